@@ -1,0 +1,230 @@
+"""argv → text or JSON. The only room that prints, reads argv or ends a process.
+
+`answer` is the JSON value of a command; `main` prints it, as text unless `--json` is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import NoReturn
+
+from calc import gpus, models, tables
+from calc.estimate import BASE_DTYPES, Estimate, Run, estimate
+from calc.fit import fit
+from calc.sharding import STRATEGIES
+from calc.states import OPTIMIZERS, RECIPES
+from calc.units import InputError
+
+Json = Mapping[str, object] | list[object]
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse prints a usage block before its error; the contract is one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message)
+
+
+def _int(text: str) -> int:
+    try:
+        return int(text.replace("_", ""))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"not a whole number: {text[:40]!r}") from None
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line's parser; the reference page is built from its actions."""
+    top = _Parser(
+        prog="sixteen-bytes",
+        description="Training memory per GPU, in exact bytes.",
+        allow_abbrev=False,
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        sub.add_argument("--json", action="store_true", help="print the answer as JSON")
+        return sub
+
+    params = command("params", "Parameter tensors of a model.")
+    params.add_argument("model", metavar="MODEL", help=_MODEL)
+    for name, text in (
+        ("estimate", "What a run costs per GPU, line by line."),
+        ("fit", "Which cards, and how many of them, hold a run."),
+    ):
+        sub = command(name, text)
+        sub.add_argument("model", metavar="MODEL", help=_MODEL)
+        many = {"required": True} if name == "estimate" else {"default": None}
+        sub.add_argument(
+            "--gpus", type=_int, metavar="N", help="number of GPUs (world_size)", **many
+        )
+        _run_options(sub)
+        if name == "fit":
+            sub.add_argument("--gpu", action="append", metavar="G", help="only this card; repeat")
+    for name, text in (
+        ("models", "The known models."),
+        ("gpus", "The known GPUs."),
+        ("optimizers", "The known optimizers."),
+        ("recipes", "The known recipes."),
+        ("strategies", "The known strategies."),
+    ):
+        command(name, text)
+    return top
+
+
+_MODEL = "a Hugging Face id, its short name, a config.json or its folder, or a count such as 70B"
+
+
+def _run_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--strategy", default="", help=", ".join(STRATEGIES))
+    sub.add_argument("--recipe", default="", help=", ".join(RECIPES))
+    sub.add_argument("--optimizer", default="adamw", help=", ".join(OPTIMIZERS))
+    sub.add_argument("--seq-len", type=_int, default=2048, help="tokens of one sequence")
+    sub.add_argument("--micro-batch", type=_int, default=1, help="sequences per GPU at a time")
+    sub.add_argument("--lora-rank", type=_int, default=0, help="rank of the adapters; 0: none")
+    sub.add_argument("--lora-targets", default="all-linear", help="all-linear or names, comma between")
+    sub.add_argument("--base-dtype", default="bf16", help=", ".join(BASE_DTYPES))
+
+
+def _run(args: argparse.Namespace) -> Run:
+    """The run that the arguments name; `--gpus` is free for `fit` where the climb decides."""
+    given = {
+        field.name: getattr(args, field.name) for field in fields(Run) if hasattr(args, field.name)
+    }
+    count = args.gpus
+    if count is None:
+        count = 2 if args.strategy == "ddp" else 1
+        given["strategy"] = args.strategy or "zero3"
+    return Run(**{**given, "model": models.load(args.model), "world_size": count})
+
+
+def _params(args: argparse.Namespace) -> Json:
+    model = models.load(args.model)
+    return {
+        "name": model.name,
+        "model_type": model.model_type,
+        "params_total": model.num_params,
+        "params_active": model.num_active,
+        "params_trainable": model.num_trainable,
+        "tensors": [
+            {"name": t.name, "shape": list(t.shape), "count": t.count} for t in model.tensors
+        ],
+        "assumptions": list(model.assumptions),
+    }
+
+
+def _estimate(args: argparse.Namespace) -> Json:
+    return estimate_json(estimate(_run(args)))
+
+
+def estimate_json(found: Estimate) -> dict[str, object]:
+    """The contract's JSON value of an estimate: all bytes integers, per GPU (largest rank)."""
+    run, model = found.run, found.model
+    settings = {
+        field.name: getattr(run, field.name) for field in fields(run) if field.name != "model"
+    }
+    return {
+        "model": {
+            "name": model.name,
+            "params_total": model.num_params,
+            "params_active": model.num_active,
+            "params_trainable": model.num_trainable,
+        },
+        "run": settings,
+        "states": {f.name: getattr(found.states, f.name) for f in fields(found.states)},
+        "states_bytes": found.states.total,
+        "one_line": {f.name: getattr(found.one_line, f.name) for f in fields(found.one_line)},
+        "one_line_bytes": found.one_line.total,
+        "phases": None,
+        "peak": None,
+        "host_per_node_bytes": None,
+        "assumptions": list(found.assumptions),
+    }
+
+
+def _fit(args: argparse.Namespace) -> Json:
+    chosen = [gpus.get(name) for name in args.gpu or ()]
+    return {
+        "rows": [
+            {
+                "gpu": row.gpu.name,
+                "num_gpus_one_line": row.num_gpus_one_line,
+                "one_line_bytes": row.one_line_bytes,
+                "label_limit_bytes": row.label_limit_bytes,
+                "visible_bytes": row.gpu.visible_bytes,
+                "note": row.note,
+            }
+            for row in fit(_run(args), chosen)
+        ]
+    }
+
+
+def _models(_: argparse.Namespace) -> Json:
+    return [dict(record) for record in models.known()]
+
+
+def _plain(item: object) -> dict[str, object]:
+    """A registry entry as a JSON object: its fields, tuples as lists, fractions as text."""
+    found: dict[str, object] = {}
+    for name in item.__slots__:  # type: ignore[attr-defined]
+        value = getattr(item, name)
+        if name == "copies":
+            value = [{"line": c.line, "dtype": c.dtype, "stage": c.stage} for c in value]
+        elif isinstance(value, tuple):
+            value = list(value)
+        elif isinstance(value, Mapping):
+            value = dict(value)
+        elif not isinstance(value, str | int | float | None):
+            value = str(value)
+        found[name] = value
+    return found
+
+
+def _gpus(_: argparse.Namespace) -> Json:
+    return [{"slug": slug, **_plain(gpu)} for slug, gpu in gpus.known().items()]
+
+
+def _registry(registry: Mapping[str, object]) -> Callable[[argparse.Namespace], Json]:
+    return lambda _: [_plain(item) for item in registry.values()]
+
+
+_ANSWERS: Mapping[str, Callable[[argparse.Namespace], Json]] = {
+    "params": _params,
+    "estimate": _estimate,
+    "fit": _fit,
+    "models": _models,
+    "gpus": _gpus,
+    "optimizers": _registry(OPTIMIZERS),
+    "recipes": _registry(RECIPES),
+    "strategies": _registry(STRATEGIES),
+}
+
+
+def answer(argv: Sequence[str]) -> Json:
+    """The JSON value of a command, as `--json` prints it; `InputError` for bad input.
+
+    >>> answer(["estimate", "70B", "--gpus", "8"])["states_bytes"]
+    140000000000
+    """
+    args = parser().parse_args(list(argv))
+    return _ANSWERS[args.command](args)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and print its answer; 0, or 2 with one `error:` line for bad input."""
+    try:
+        args = parser().parse_args(argv)
+        found = _ANSWERS[args.command](args)
+        print(json.dumps(found, indent=2) if args.json else tables.plain(args.command, found))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader of a pipe (head, less) has seen enough.
+        sys.stderr.close()
+        return 0
+    return 0

@@ -1,0 +1,142 @@
+"""Bytes are integers; this is the only room where they become text.
+
+GB is 10⁹ bytes and GiB is 2³⁰ bytes, as in ISO/IEC 80000-13.
+A gigabyte figure without its unit is how the published numbers came to disagree.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+#: Bytes in one unit. Decimal units for payloads and card labels, binary ones for allocators.
+UNITS: Mapping[str, int] = MappingProxyType(
+    {
+        "B": 1,
+        **{name: 1000**power for power, name in enumerate(("kB", "MB", "GB", "TB", "PB"), 1)},
+        **{name: 1024**power for power, name in enumerate(("KiB", "MiB", "GiB", "TiB", "PiB"), 1)},
+    }
+)
+
+#: Bytes of one element. `nf4` is a block format: see `nf4_bytes`.
+DTYPE_BYTES: Mapping[str, int] = MappingProxyType({"fp32": 4, "bf16": 2})
+
+
+class InputError(ValueError):
+    """What the caller asked for cannot be computed; the message is one line that says why."""
+
+
+def unknown(field: str, value: object, allowed: Iterable[str]) -> InputError:
+    """An `InputError` that names the field, the value, the nearest known name and what is allowed.
+
+    >>> str(unknown("optimizer", "adamv", ["adamw", "sgd"]))
+    "unknown optimizer 'adamv'; did you mean 'adamw'? allowed: adamw, sgd"
+    """
+    names = list(allowed)
+    near = difflib.get_close_matches(str(value).lower(), names, n=1)
+    hint = f" did you mean {near[0]!r}?" if near else ""
+    return InputError(f"unknown {field} {str(value)[:80]!r};{hint} allowed: {', '.join(names)}")
+
+
+def whole(field: str, value: object, low: int = 1, high: int = 10**9) -> int:
+    """`value` as an int in low..high, or an `InputError` that names the field.
+
+    >>> whole("world_size", 8)
+    8
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        text = repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."
+        raise InputError(f"{field} must be a whole number from {low:,} to {high:,}, not {text}")
+    return value
+
+
+def ceil_div(numerator: int, denominator: int) -> int:
+    """The smallest integer ≥ numerator / denominator.
+
+    >>> ceil_div(7, 2)
+    4
+    """
+    return -(-numerator // denominator)
+
+
+def text(num_bytes: int, unit: str = "GB", decimals: int = 1) -> str:
+    """`num_bytes` written in `unit` with `decimals` digits, rounded half up on exact integers.
+
+    Exact arithmetic, so that every Python and every browser prints the same digits.
+    Raises `InputError` for an unknown unit.
+
+    >>> text(141_107_412_992)
+    '141.1 GB'
+    >>> text(85_028_896_768, "GiB", 2)
+    '79.19 GiB'
+    """
+    if unit not in UNITS:
+        raise unknown("unit", unit, UNITS)
+    return f"{decimal(Fraction(num_bytes, UNITS[unit]), decimals)} {unit}"
+
+
+def decimal(value: Fraction | int, decimals: int) -> str:
+    """`value` with `decimals` digits and thousands separators, rounded half away from zero.
+
+    >>> decimal(Fraction(2469, 2), 0)
+    '1,235'
+    """
+    scaled = abs(Fraction(value)) * 10**decimals
+    digits = (2 * scaled.numerator + scaled.denominator) // (2 * scaled.denominator)
+    head, tail = divmod(digits, 10**decimals)
+    sign = "-" if value < 0 and digits else ""
+    return f"{sign}{head:,}" + (f".{tail:0{decimals}d}" if decimals else "")
+
+
+_QUANTITY = re.compile(r"\s*(-?[\d,]+(?:\.\d+)?)\s*([kKMGTP]i?B|B)\s*")
+
+
+def parse(quantity: str) -> int:
+    """The bytes that a written quantity names, rounded to the nearest byte.
+
+    Raises `InputError` where number or unit cannot be read.
+
+    >>> parse("79.19 GiB")
+    85029615043
+    """
+    found = _QUANTITY.fullmatch(quantity)
+    if not found or found[2] not in UNITS:
+        raise InputError(f"not a quantity of bytes: {quantity[:40]!r}; write it as '141.1 GB'")
+    return round(Fraction(found[1].replace(",", "")) * UNITS[found[2]])
+
+
+def nf4_bytes(numel: int, *, double_quantised: bool) -> int:
+    """Bytes of a bitsandbytes NF4 matrix: 4 bits an element and a scale per block of 64.
+
+    Formula: numel/2 + 4·⌈numel/64⌉; double-quantised, the scales become one byte each plus
+    an fp32 per 256 of them, a 256-entry code and one fp32 offset.
+    Source: bitsandbytes `Params4bit` / `QuantState`, QLoRA (arXiv:2305.14314) section 3.
+
+    >>> nf4_bytes(4096 * 4096, double_quantised=False)
+    9437184
+    >>> nf4_bytes(4096 * 4096, double_quantised=True)
+    8655876
+    """
+    scales = ceil_div(numel, 64)
+    packed = ceil_div(numel, 2)
+    if not double_quantised:
+        return packed + 4 * scales
+    return packed + scales + 4 * ceil_div(scales, 256) + 4 * 256 + 4
+
+
+def records(name: str) -> list[dict[str, Any]]:
+    """The fact records of `calc/data/<name>.json`, in file order.
+
+    >>> records("gpus")[0]["name"]
+    'V100 SXM2 16GB'
+    """
+    found: list[dict[str, Any]] = json.loads(
+        resources.files("calc.data").joinpath(f"{name}.json").read_text("utf-8")
+    )
+    return found
