@@ -1,0 +1,113 @@
+# Everything runs from the repository's root, in environments of its own: .venv, and .venv-oracle
+# for `make verify`. Nothing is installed outside them, and the project itself is never installed.
+
+PYTHON ?= python3
+ORACLE_PYTHON ?= $(PYTHON)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+python := .venv/bin/python
+oracle := .venv-oracle/bin/python
+pip := -m pip install --quiet --disable-pip-version-check --no-input
+
+# What is wrong with a Python, in one line, or nothing.
+fault = $(shell \
+    command -v $(1) >/dev/null || { echo "there is no $(1); name one: make $(2)=/path/to/python3.11"; exit; }; \
+    $(1) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+        || { echo "$(1) is older than Python 3.11; name a newer one: make $(2)=/path/to/python3.11"; exit; }; \
+    $(1) -c 'import ensurepip, venv' 2>/dev/null \
+        || echo "$(1) has no venv; install python3-venv (apt-get install python3-venv)")
+need = $(if $(call fault,$(1),$(2)),$(error $(call fault,$(1),$(2))))
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# --- environments: made once, and again when a lock changes --------------------------------------
+
+.venv/made:
+	@$(call need,$(PYTHON),PYTHON)
+	@echo "Setting up .venv ..."
+	@$(PYTHON) -m venv --clear .venv
+	@touch $@
+
+.venv/site: .venv/made requirements/site.txt
+	@$(python) $(pip) --require-hashes -r requirements/site.txt
+	@touch $@
+
+.venv/test: .venv/site requirements/test.txt
+	@$(python) $(pip) --require-hashes -r requirements/test.txt
+	@touch $@
+
+.venv/browser: .venv/test requirements/browser.txt
+	@$(python) $(pip) --require-hashes -r requirements/browser.txt
+	@touch $@
+
+.venv-oracle/made:
+	@$(call need,$(ORACLE_PYTHON),ORACLE_PYTHON)
+	@echo "Setting up .venv-oracle with torch: its build for GPUs is a download of several GB."
+	@$(ORACLE_PYTHON) -m venv --clear .venv-oracle
+	@$(oracle) $(pip) torch==2.13.0
+	@touch $@
+
+.venv-oracle/oracle: .venv-oracle/made requirements/oracle.txt
+	@DS_BUILD_OPS=0 $(oracle) $(pip) --no-deps --require-hashes -r requirements/oracle.txt
+	@touch $@
+
+# --- what a reader of this file came for -----------------------------------------------------------
+
+.PHONY: setup site serve
+setup: .venv/test ## Make .venv with all that the site and its tests need
+
+site: .venv/site ## Build the site into site/
+	@$(python) -m mkdocs --quiet build --strict
+	@echo "The site is in site/; the first page is site/index.html"
+
+serve: .venv/site ## Serve the site on 127.0.0.1:8000 and rebuild it at each change
+	@$(python) -m mkdocs serve --no-strict
+
+.PHONY: test lint format check numbers bench
+test: .venv/test ## Run every example, test and check of the built site
+	@$(python) -m pytest -q
+
+lint: .venv/test
+	@$(python) -m ruff check
+	@$(python) -m ruff format --check
+	@$(python) -m mypy
+
+format: .venv/test ## Put the code into its form
+	@$(python) -m ruff check --fix
+	@$(python) -m ruff format
+
+check: lint site test ## All that a pull request must pass: lint, types, strict build, tests
+
+numbers: .venv/site ## Rewrite the stale numbers in the prose, saying old -> new
+	@$(python) -m calc check --fix README.md $(shell find docs -name '*.md')
+
+bench: .venv/site ## Measure the build, the command line and the estimates
+	@$(python) -m tests.bench
+
+.PHONY: test-planted test-browser verify verify-quick
+test-planted: .venv/test ## Plant faults in a scratch copy and expect the alarm
+	@$(python) -m pytest -q -m planted
+
+test-browser: .venv/browser ## Open the built site in Chromium
+	@$(python) -m pytest -q -m browser tests/browser
+
+verify: .venv-oracle/oracle ## Compare calc with what the real frameworks allocate (installs torch)
+	@$(oracle) -m pytest -q -W default -m oracle tests/oracle
+
+verify-quick: .venv-oracle/oracle ## The part of verify that takes a minute
+	@$(oracle) -m pytest -q -W default -m "oracle and quick" tests/oracle
+
+.PHONY: lock clean
+lock: ## Resolve requirements/*.in again (needs uv on the path)
+	@cd requirements && for name in site test browser oracle; do \
+	    uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	        --no-emit-index-url --no-header $$(test $$name = oracle && echo --override oracle-override.txt) \
+	        $$name.in -o $$name.txt || exit 1; done
+
+clean: ## Remove what the other targets made
+	@rm -rf .venv .venv-oracle site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,89 @@
+"""The build guard, an MkDocs hook: a failed example ends the build, whatever the flags.
+
+On its own markdown-exec only logs a warning and publishes the traceback, `--strict` counts that
+warning unless `-q` hid it, and a block that calls `sys.exit(0)` ends the build as a success.
+While serving, the traceback stays on the page instead, so that it can be mended.
+"""
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from types import SimpleNamespace
+from typing import Any, Literal
+
+from markdown_exec.logger import patch_loggers
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import Files
+from mkdocs.structure.pages import Page
+
+from site_build.fences import FenceError, read_fences
+
+log = logging.getLogger("mkdocs.plugins.guard")
+
+# MkDocs keeps this module for all rebuilds of one `mkdocs serve`.
+_now = SimpleNamespace(serving=False, build=0, page="", faults=[])
+
+
+class _Recorder(logging.LoggerAdapter[logging.Logger]):
+    """Keeps each warning of markdown-exec, also those that the log level hides."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, Any]:
+        return f"markdown-exec: {msg}", kwargs
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if level >= logging.WARNING:
+            _now.faults.append(str(msg) % args if args else str(msg))
+        super().log(level, msg, *args, **kwargs)
+
+
+def on_startup(*, command: Literal["build", "gh-deploy", "serve"], dirty: bool) -> None:
+    _now.serving = command == "serve"
+
+
+def on_config(config: MkDocsConfig) -> None:
+    patch_loggers(lambda name: _Recorder(logging.getLogger(f"mkdocs.plugins.{name}"), {}))
+    for fence in config.mdx_configs["pymdownx.superfences"]["custom_fences"]:
+        fence["format"] = _recording(fence["format"])
+
+
+def on_pre_build(config: MkDocsConfig) -> None:
+    _now.build += 1
+    # Otherwise `make serve` rebuilds with the modules it imported first, and their old numbers.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "calc"]:
+        del sys.modules[name]
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> None:
+    _now.page, _now.faults = page.file.src_uri, []
+    try:
+        # The whole file, so that the line number counts the front matter.
+        read_fences(page.file.content_string)
+    except FenceError as error:
+        _now.faults.append(str(error))
+
+
+def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> None:
+    if not _now.faults:
+        return
+    fault = f"{page.file.src_uri}: {'; '.join(_now.faults)}"
+    if not _now.serving:
+        raise PluginError(fault)
+    log.error(fault)
+
+
+def _recording(format_block: Any) -> Any:
+    """Wrap a fence formatter: SuperFences would swallow its exceptions, and let SystemExit pass."""
+
+    def format_recorded(source: str, language: str, css_class: str, options: Any, md: Any,
+                        **kwargs: Any) -> Any:
+        if options.get("session"):
+            # markdown-exec keeps a session for ever; here it lives for one page of one build.
+            options["session"] = f"{options['session']} of {_now.page}, build {_now.build}"
+        try:
+            return format_block(source, language, css_class, options, md, **kwargs)
+        except (Exception, SystemExit) as error:
+            _now.faults.append(f"a block ended with {error!r}:\n{source}")
+            return ""
+
+    return format_recorded
