@@ -1,0 +1,110 @@
+"""Where a model comes from: the known ones, a `config.json`, or a bare number of parameters."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from calc.models.families import from_config
+from calc.models.tensors import Model, Tensor
+from calc.units import InputError, unknown
+
+MAX_PARAMS = 10**15
+MAX_FILE_BYTES = 10**6
+_COUNT = re.compile(r"(\d[\d_,]*(?:\.\d+)?)(?:e\+?(\d{1,2}))?\s*([kmbt]?)", re.IGNORECASE)
+_POWERS = {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}
+
+
+@cache
+def known() -> tuple[Mapping[str, Any], ...]:
+    """The records of `calc/data/models.json` in its order: id, short name, config, source, Hub total."""
+    text = files("calc").joinpath("data/models.json").read_text(encoding="utf-8")
+    return tuple(MappingProxyType(record) for record in json.loads(text))
+
+
+@cache
+def _names() -> Mapping[str, Mapping[str, Any]]:
+    """Every name a known model answers to: id and short name, with and without `-instruct`."""
+    names: dict[str, Mapping[str, Any]] = {}
+    for record in known():
+        full = record["id"].lower()
+        for name in (full, full.split("/")[1], record["name"]):
+            names[name] = record
+    return names
+
+
+def load(model: str) -> Model:
+    """The model that `model` names: a known id or short name, a path, or a bare count of parameters.
+
+    Names are read in any case, with or without `-Instruct`.
+    A path is that of a `config.json` or of its folder.
+    Raises `InputError` for an unknown name, an unreadable file, an impossible config or count.
+
+    >>> load("llama-3.1-8b").num_params
+    8030261248
+    >>> load("70B").num_params
+    70000000000
+    """
+    wanted = model.strip()
+    record = _names().get(wanted.lower()) or _names().get(wanted.lower().replace("-instruct", ""))
+    if record:
+        return _known_model(record["id"])
+    if count := _COUNT.fullmatch(wanted):
+        return _bare_count(wanted, count)
+    path = Path(wanted)
+    if path.exists() or "\\" in wanted or wanted.endswith(".json") or wanted.startswith((".", "/", "~")):
+        return from_config(_read(path.expanduser()), wanted)
+    raise unknown("model", wanted, [record["name"] for record in known()])
+
+
+@cache
+def _known_model(model_id: str) -> Model:
+    return from_config(_names()[model_id.lower()]["config"], model_id)
+
+
+def _bare_count(text: str, match: re.Match[str]) -> Model:
+    digits, exponent, unit = match.groups()
+    power = int(exponent or 0) + _POWERS[unit.lower()]
+    numel = Fraction(re.sub("[_,]", "", digits)) * 10**power
+    if numel.denominator != 1 or not 1 <= numel <= MAX_PARAMS:
+        raise InputError(f"a count of parameters is a whole number from 1 to 10^15, not {text[:40]!r}")
+    return Model(
+        name=text,
+        model_type="",
+        config=MappingProxyType({}),
+        first=(Tensor(name="parameters", shape=(int(numel),), kind="other"),),
+        blocks=(),
+        last=(),
+        tied=False,
+        assumptions=(
+            f"{int(numel):,} parameters are taken as one tensor: a bare count has no architecture,"
+            " so activations, padding and the peak are not computed",
+        ),
+    )
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """The JSON object in a `config.json`, or an `InputError` that says why there is none."""
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise InputError(f"{file} is larger than 1 MB; that is no config.json")
+        config = json.loads(data.decode("utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror or error}") from None
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:  # ValueError: JSON, UTF-8, an endless number
+        raise InputError(f"{file} is not valid JSON: {str(error).splitlines()[0]}") from None
+    if not isinstance(config, dict):
+        raise InputError(f"{file} holds a JSON {type(config).__name__}, not an object of config fields")
+    return config
