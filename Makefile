@@ -7,10 +7,11 @@ ORACLE_PYTHON ?= $(PYTHON)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
+export NO_MKDOCS_2_WARNING = 1
 
 python := .venv/bin/python
 oracle := .venv-oracle/bin/python
-pip := -m pip install --quiet --disable-pip-version-check --no-input
+pip := -m pip install -qq --disable-pip-version-check --no-input
 
 # What is wrong with a Python, in one line, or nothing.
 fault = $(shell \
