@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from typing import NoReturn
 
 from calc import gpus, models, tables
@@ -36,6 +37,7 @@ def _int(text: str) -> int:
         raise argparse.ArgumentTypeError(f"not a whole number: {text[:40]!r}") from None
 
 
+@cache
 def parser() -> argparse.ArgumentParser:
     """The command line's parser; the reference page is built from its actions."""
     top = _Parser(
@@ -52,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
 
     params = command("params", "Parameter tensors of a model.")
     params.add_argument("model", metavar="MODEL", help=_MODEL)
+    _lora_options(params)
     for name, text in (
         ("estimate", "What a run costs per GPU, line by line."),
         ("fit", "Which cards, and how many of them, hold a run."),
@@ -85,9 +88,13 @@ def _run_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--optimizer", default="adamw", help=", ".join(OPTIMIZERS))
     sub.add_argument("--seq-len", type=_int, default=2048, help="tokens of one sequence")
     sub.add_argument("--micro-batch", type=_int, default=1, help="sequences per GPU at a time")
+    _lora_options(sub)
+    sub.add_argument("--base-dtype", default="bf16", help=", ".join(BASE_DTYPES))
+
+
+def _lora_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--lora-rank", type=_int, default=0, help="rank of the adapters; 0: none")
     sub.add_argument("--lora-targets", default="all-linear", help="all-linear or names, comma between")
-    sub.add_argument("--base-dtype", default="bf16", help=", ".join(BASE_DTYPES))
 
 
 def _run(args: argparse.Namespace) -> Run:
@@ -103,7 +110,9 @@ def _run(args: argparse.Namespace) -> Run:
 
 
 def _params(args: argparse.Namespace) -> Json:
-    model = models.load(args.model)
+    model = Run(
+        model=models.load(args.model), lora_rank=args.lora_rank, lora_targets=args.lora_targets
+    ).trained
     return {
         "name": model.name,
         "model_type": model.model_type,
@@ -185,7 +194,10 @@ def _plain(item: object) -> dict[str, object]:
 
 
 def _gpus(_: argparse.Namespace) -> Json:
-    return [{"slug": slug, **_plain(gpu)} for slug, gpu in gpus.known().items()]
+    return [
+        {"slug": slug, **_plain(gpu), "label_bytes": gpu.label_bytes, "driver_bytes": gpu.driver_bytes}
+        for slug, gpu in gpus.known().items()
+    ]
 
 
 def _registry(registry: Mapping[str, object]) -> Callable[[argparse.Namespace], Json]:

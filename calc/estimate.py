@@ -130,7 +130,7 @@ def one_line(run: Run, model: Model | None = None) -> OneLine:
 
     >>> from calc.models import load
     >>> one_line(Run(model=load("llama-3.3-70b"), world_size=8)).total
-    146342440960
+    146342440704
     """
     model = model or run.trained
     recipe, strategy = get_recipe(run.recipe), get_strategy(run.strategy)

@@ -15,8 +15,8 @@ from calc.estimate import Estimate, Run, estimate
 from calc.fit import fit
 from calc.models import Model
 from calc.sharding import STRATEGIES, get_strategy
-from calc.states import OPTIMIZERS, RECIPES, get_recipe
-from calc.units import decimal, text
+from calc.states import OPTIMIZERS, RECIPES
+from calc.units import decimal, records, text
 
 #: Ledger lines in the order in which every table and figure shows them.
 LINES = ("weights", "master", "gradients", "optimizer")
@@ -118,22 +118,58 @@ def _title(run: Run) -> str:
     return f"{get_strategy(run.strategy).title}, {run.world_size} GPU{'s' if run.world_size > 1 else ''}"
 
 
-def compare(runs: Mapping[str, Run]) -> str:
-    """Named runs side by side: states by line, states total, one-line total."""
+def ways_out(model: Model) -> str:
+    """Runs of a full fine-tune that do hold on cards people ask about, states against each card."""
+    full = ("zero3", "zero", "adamw")
+    ways = (
+        ("AdamW with fp32 master", 8, "h100-sxm5-80gb", full),
+        ("AdamW in pure bf16, FSDP2", 8, "h100-sxm5-80gb", ("fsdp2", "pure-bf16", "adamw")),
+        ("8-bit Adam, no master, FSDP1", 8, "h100-sxm5-80gb", ("fsdp1", "pure-bf16", "adamw8bit")),
+        ("AdamW with fp32 master", 16, "h100-sxm5-80gb", full),
+        ("AdamW with fp32 master", 8, "h200-sxm5", full),
+        ("AdamW with fp32 master", 8, "b200-sxm", full),
+    )
     rows = []
-    for name, run in runs.items():
-        found = estimate(run)
-        kept = found.states
-        rows.append(
-            [
-                name,
-                *(size(getattr(kept, line)) for line in LINES),
-                size(kept.total),
-                f"**{size(found.one_line.total)}**",
-            ]
-        )
-    heads = [f">{TITLES[line]}" for line in LINES]
-    return markdown(["Run", *heads, ">States", ">One-line total"], rows)
+    for name, count, card, (strategy, recipe, optimizer) in ways:
+        gpu = gpus.get(card)
+        run = Run(model=model, world_size=count, strategy=strategy, recipe=recipe, optimizer=optimizer)
+        need = estimate(run).states.total
+        label = f"{count} × {_bare(gpu.name)}"
+        rows.append([name, label, size(need), size(gpu.visible_bytes, "GB", 2), over(need, gpu.visible_bytes)])
+    return markdown(["Run", "Cards", ">States per GPU", ">Visible to a process", ">Difference"], rows)
+
+
+def adam_table(chosen: Iterable[Model]) -> str:
+    """AdamW, 8-bit Adam with and without a master copy: state, states and one-line total on one GPU."""
+    ways = (("AdamW", "zero", "adamw"), ("8-bit Adam", "zero", "adamw8bit"), ("8-bit Adam", "pure-bf16", "adamw8bit"))
+    rows = []
+    for model in chosen:
+        for title, recipe, optimizer in ways:
+            line = estimate(Run(model=model, recipe=recipe, optimizer=optimizer)).one_line
+            master = size(line.master) if line.master else "none"
+            amounts = (size(line.optimizer), size(line.weights), size(line.gradients), master)
+            rows.append([model.name.rpartition("/")[2], title, *amounts, f"**{size(line.total)}**"])
+    heads = (">Optimizer state", ">Weights", ">Gradients", ">Master copy", ">One-line total")
+    return markdown(["Model", "Optimizer", *heads], rows)
+
+
+def optimizer_bytes(model: Model) -> str:
+    """What each optimizer's library allocates for one model on one GPU with bf16 weights."""
+    rows = []
+    for name, optimizer in OPTIMIZERS.items():
+        need = estimate(Run(model=model, recipe="pure-bf16", optimizer=name)).states.optimizer
+        per = per_param(need, model.num_trainable, 4)
+        rows.append([f"`{name}`", optimizer.library, per, number(need), size(need, "GB", 2), optimizer.note])
+    return markdown(["Name", "Library", ">Bytes per parameter", ">Bytes", ">Rounded", "Note"], rows)
+
+
+def sources_table() -> str:
+    """Every source by id, with its address and confidence."""
+    rows = []
+    for source in records("sources"):
+        title = f"[{source['title']}]({source['url']})" if source["url"] else source["title"]
+        rows.append([f"`{source['id']}`", title, source["note"], source["confidence"]])
+    return markdown(["Id", "Source", "Note", "Confidence"], rows)
 
 
 def climb_table(run: Run) -> str:
@@ -313,11 +349,6 @@ def state_bars(runs: Iterable[Run], gpu: gpus.Gpu, title: str) -> str:
     told = "; ".join(f"{name} {size(sum(parts.values()))}" for name, parts in rows.items())
     limit = gpu.visible_bytes or gpu.label_bytes
     return bars(rows, limit, f"{_bare(gpu.name)} shows a process", title, f"States per GPU: {told}.")
-
-
-def trainable(model: Model) -> str:
-    """Trainable parameters of a model as text."""
-    return number(model.num_trainable)
 
 
 # ---- plain text, for the command line ----

@@ -1,0 +1,123 @@
+"""The contract of the command line: JSON keys, exit status, one line for bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from calc.cli import answer, main
+
+
+def test_estimate_holds_the_right_values_of_70b_on_eight_gpus() -> None:
+    found = answer(["estimate", "llama-3.3-70b", "--gpus", "8", "--strategy", "zero3"])
+    assert found["states_bytes"] == sum(found["states"].values()) == 141_107_412_992
+    assert found["one_line_bytes"] == sum(found["one_line"].values()) == 146_342_440_704
+    assert found["one_line"]["activations"] == 2 * 80 * 2048 * 8192 + 4 * 2048 * 128256
+    assert found["model"]["params_total"] == 70_553_706_496
+
+
+@pytest.mark.parametrize(
+    ("options", "printed"),
+    [
+        (["--gpus", "16"], 75.8),
+        (["--gpus", "8"], 146.3),
+    ],
+)
+def test_one_line_total_of_70b_as_text_b_publishes_it(options: list[str], printed: float) -> None:
+    assert round(answer(["estimate", "llama-3.3-70b", *options])["one_line_bytes"] / 1e9, 1) == printed
+
+
+@pytest.mark.parametrize(
+    ("options", "printed"),
+    [
+        ([], 131.6),
+        (["--optimizer", "adamw8bit"], 83.4),
+        (["--optimizer", "adamw8bit", "--recipe", "pure-bf16"], 51.3),
+    ],
+)
+def test_8b_on_one_gpu(options: list[str], printed: float) -> None:
+    found = answer(["estimate", "llama-3.1-8b", "--gpus", "1", *options])
+    assert round(found["one_line_bytes"] / 1e9, 1) == printed
+
+
+def test_ddp_keeps_a_live_bucket_as_large_as_the_gradients() -> None:
+    found = answer(["estimate", "llama-3.1-8b", "--gpus", "4", "--strategy", "ddp"])
+    assert found["one_line"]["bucket"] == found["one_line"]["gradients"] == 2 * 8_030_261_248
+
+
+def test_a_bare_count_has_states_and_no_total() -> None:
+    found = answer(["estimate", "70B", "--gpus", "8"])
+    assert found["states_bytes"] == 140_000_000_000
+    assert found["one_line_bytes"] is None
+    assert found["one_line"]["activations"] is None
+    assert any("no architecture" in line for line in found["assumptions"])
+
+
+def test_defaults_are_listed_first() -> None:
+    assert answer(["estimate", "8B", "--gpus", "1"])["assumptions"][0] == (
+        "strategy single, recipe zero, optimizer adamw"
+    )
+    assert answer(["estimate", "8B", "--gpus", "2", "--strategy", "fsdp2"])["run"]["recipe"] == "fsdp2-mixed"
+
+
+def test_lora_has_state_for_trainable_parameters_only() -> None:
+    found = answer(["estimate", "llama-3.1-8b", "--gpus", "1", "--lora-rank", "16"])
+    assert found["model"]["params_trainable"] == 41_943_040
+    assert found["states"]["optimizer"] == 8 * 41_943_040
+    assert found["one_line"]["weights"] == 2 * (8_030_261_248 + 41_943_040)
+
+
+@pytest.mark.parametrize("command", ["models", "gpus", "optimizers", "recipes", "strategies"])
+def test_registries_print_as_text_and_as_json(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert main([command]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(rows) > 0
+
+
+def test_fit_answers_for_the_cards_that_are_named() -> None:
+    rows = answer(["fit", "llama-3.3-70b", "--gpu", "b200-sxm", "--gpu", "h200-sxm5"])["rows"]
+    assert [(row["gpu"], row["num_gpus_one_line"]) for row in rows] == [("B200 SXM", 8), ("H200 SXM5", 16)]
+    assert [row["label_limit_bytes"] for row in rows] == [171_000_000_000, 133_950_000_000]
+
+
+BAD = [
+    (["estimate", "lama-3.3-70b", "--gpus", "8"], "lama-3.3-70b"),
+    (["estimate", "8B", "--gpus", "0"], "world_size must be a whole number from 1"),
+    (["estimate", "8B", "--gpus", "-4"], "world_size must be a whole number from 1"),
+    (["estimate", "8B", "--gpus", "eight"], "not a whole number: 'eight'"),
+    (["estimate", "8B"], "--gpus"),
+    (["estimate", "8B", "--gpus", "8", "--strategy", "zero4"], "did you mean 'zero"),
+    (["estimate", "8B", "--gpus", "8", "--recipe", "bf16"], "unknown recipe 'bf16'"),
+    (["estimate", "8B", "--gpus", "8", "--optimizer", "adam"], "did you mean 'adamw'"),
+    (["estimate", "8B", "--gpus", "8", "--recipe", "fsdp2-mixed"], "zero3 takes recipe: zero, deepspeed"),
+    (["estimate", "8B", "--gpus", "2", "--strategy", "single"], "takes world_size 1"),
+    (["estimate", "8Q", "--gpus", "8"], "8Q"),
+    (["estimate", "0B", "--gpus", "8"], "0B"),
+    (["estimate", "8B", "--gpus", "1", "--base-dtype", "nf4"], "lora_rank"),
+    (["fit", "8B"], "bare count '8B'"),
+    (["fit", "llama-3.1-8b", "--gpu", "h1000"], "unknown gpu 'h1000'"),
+    (["fitt", "8B"], "fitt"),
+    ([], "COMMAND"),
+]
+
+
+@pytest.mark.parametrize(("argv", "said"), BAD, ids=[" ".join(argv) or "nothing" for argv, _ in BAD])
+def test_bad_input_is_one_line_and_status_2(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert said in err
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"model_type": "llama"', '{"model_type": "frobnicate"}'])
+def test_a_broken_config_is_one_line(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(content)
+    assert main(["params", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1

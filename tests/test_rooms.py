@@ -1,0 +1,60 @@
+"""One way only: each room of `calc` imports from rooms above it, and from nothing else of ours."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+CALC = Path(__file__).parent.parent / "calc"
+ROOMS = (
+    "units models gpus states sharding activations estimate fit communication configs oom audit tables check cli"
+).split()
+#: Only the standard library, so that the same files run in a browser.
+OUTSIDE = {
+    "argparse", "ast", "bisect", "collections", "dataclasses", "difflib", "fractions", "functools", "html",
+    "importlib", "itertools", "json", "math", "os", "pathlib", "re", "stat", "sys", "tempfile", "types", "typing",
+}  # fmt: skip
+
+
+def files() -> list[Path]:
+    return sorted(path for path in CALC.rglob("*.py") if path.name not in ("__init__.py", "__main__.py"))
+
+
+def imported(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"calc.{alias.name}" for alias in node.names} if node.module == "calc" else {node.module}
+            found |= names
+    return found - {"__future__"}
+
+
+def room(name: str) -> str:
+    return name.split(".")[1]
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(CALC)))
+def test_a_room_imports_only_from_rooms_above_it(path: Path) -> None:
+    own = path.relative_to(CALC).parts[0].removesuffix(".py")
+    ours = {room(name) for name in imported(path) if name.startswith("calc.")} - {own}
+    outside = {name.split(".")[0] for name in imported(path) if not name.startswith("calc.")}
+    assert own in ROOMS
+    assert {name for name in ours if ROOMS.index(name) >= ROOMS.index(own)} == set()
+    assert outside - OUTSIDE == set()
+
+
+def test_calc_stays_small() -> None:
+    assert sum(len(path.read_text("utf-8").splitlines()) for path in CALC.rglob("*.py")) < 3000
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(CALC)))
+def test_only_the_command_line_prints_or_reads_the_environment(path: Path) -> None:
+    if path.name == "cli.py":
+        return
+    names = {node.id for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Name)}
+    assert names & {"print", "input", "eval", "exec"} == set()
+    assert imported(path) & {"time", "datetime", "socket", "urllib", "pickle"} == set()
