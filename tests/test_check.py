@@ -1,0 +1,349 @@
+"""`calc check`: marks are recomputed by lookup alone, and nothing but digits is ever rewritten."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from calc import check, cli
+from calc.units import InputError
+
+ZERO3 = "estimate llama-3.3-70b gpus=8 strategy=zero3"
+MARK = f"146.3 GB<!--= {ZERO3} : one_line_bytes -->"
+
+
+def findings(text: str, **given) -> tuple[check.Finding, ...]:
+    return check.check(text, file="page.md", answer=cli.answer, **given)
+
+
+def only(text: str, **given) -> check.Finding:
+    (found,) = findings(text, **given)
+    return found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        MARK,
+        f"It needs about **{MARK[:8]}**{MARK[8:]} per GPU.",
+        f"It needs **146.3 GB** per GPU<!--= {ZERO3} : one_line_bytes -->.",
+        f'"about 146 GB"<!--= {ZERO3} : one_line_bytes -->',
+        f"136.3 GiB<!--= {ZERO3} : one_line_bytes -->",
+        f"146,342,440,704<!--= {ZERO3} : one_line_bytes -->",
+        "70,553,706,496<!--= params llama-3.3-70b : params_total -->",
+        "70553706496<!--= params llama-3.3-70b : params_total -->",
+        "70.6 billion parameters<!--= params llama-3.3-70b : params_total -->",
+        "8 GPUs<!--= estimate 70B gpus=8 : run.world_size -->",
+        "16 bytes per parameter<!--= estimate 70B gpus=1 : states_bytes / params 70B : params_total -->",
+        "16.00 B/param<!--= estimate 70B gpus=1\n: states_bytes\n/ params 70B : params_total -->",
+        "12.5 %<!--= estimate 70B gpus=8 strategy=zero3 : states.weights / estimate 70B gpus=1 : states.weights -->",
+        "0.125×<!--= estimate 70B gpus=8 strategy=zero3 : states.weights / estimate 70B gpus=1 : states.weights -->",
+        "-980.0 GB<!--= estimate 70B gpus=8 : states_bytes - estimate 70B gpus=1 : states_bytes -->",
+        "1,260.0 GB<!--= estimate 70B gpus=8 : states_bytes + estimate 70B gpus=1 : states_bytes -->",
+        "80 GB<!--= gpus : [slug=h100-sxm5-80gb].label_bytes -->",
+        "80 GB<!--= gpus : [slug=h100-sxm5-80gb].label_bytes -->\r\n| a |\r\n|---|\r\n",
+        "# 70B needs 146&nbsp;GB<!--= " + f"{ZERO3} : one_line_bytes -->",
+    ],
+)
+def test_what_is_true_passes(text):
+    found = only(text)
+    assert found.kind == "true", found.message
+    assert found.said == found.computed
+
+
+def test_a_stale_number_is_told_with_its_place_and_the_command_that_mends_it():
+    found = only("Two lines.\n\nIt is 146.2 GB" + MARK[8:], mend="make numbers")
+    assert str(found) == (f"page.md:3:7: said 146.2 GB, computed 146.3 GB ({ZERO3} : one_line_bytes); run make numbers")
+    assert found.sentence == "It is 146.2 GB"
+    assert not found.ok
+
+
+def test_the_number_is_written_as_the_text_writes_it():
+    total = "<!--= params llama-3.3-70b : params_total -->"
+    for said, computed in {
+        "1 tensors": "70,553,706,496 tensors",
+        "1,000": "70,553,706,496",
+        "1000": "70553706496",
+        "1.00 GB": "70.55 GB",
+        "1.000 GiB": "65.708 GiB",
+        "9 billion": "71 billion",
+        "5 %": "7,055,370,649,600 %",
+    }.items():
+        assert only(said + total).computed == computed
+
+
+def test_a_source_must_be_known_or_an_address():
+    cited = "53 GB<!--~ text-c -->"
+    assert only(cited, sources=["text-c"]).kind == "cited"
+    assert only("53 GB<!--~ https://example.org/a -->").kind == "cited"
+    found = only(cited, sources=["text-b"])
+    assert found.kind == "unreadable"
+    assert "unknown source 'text-c'; did you mean 'text-b'?" in found.message
+
+
+@pytest.mark.parametrize(
+    "quantity",
+    ["80 GB", "1.5 kB", "79.19 GiB", "2 TB", "81,559 MiB", "16 bytes per parameter", "2 B/param",
+     "2.5 bytes/parameter", "**80** GB", "80&nbsp;GB", "80-GB", "3 bytes a parameter"],
+)  # fmt: skip
+def test_an_unmarked_quantity_of_bytes_is_an_error(quantity):
+    found = only(f"# Title\n\nIt takes {quantity} of memory.\n")
+    assert (found.kind, found.line, found.column) == ("unmarked", 3, 10 + quantity.startswith("*") * 2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["an 80GB card", "8 GPUs, 128 layers, 900 GB/s, 3 bits per parameter, 5 s", "`80 GB`", "``a ` 80 GB``",
+     "---\ndescription: 80 GB\n---\n", "```text\n80 GB\n```", "    - ~~~\n      80 GB\n      ~~~\n",
+     "<!-- 80 GB -->", '<img alt="80 GB">', "<code>80 GB</code>", "<math><mn>80</mn> 80 GB</math>", "$80 GB$",
+     "$$\n80 GB\n$$", "[a](https://example.org 80 GB)", "https://example.org/80 GB-card".replace(" ", "%20"),
+     "````markdown\n```\n80 GB\n```\n80 GB\n````\n"],
+)  # fmt: skip
+def test_what_is_no_prose_is_not_looked_at(text):
+    assert findings(text) == ()
+
+
+def test_marks_in_code_are_documentation_of_marks():
+    assert findings(f"`{MARK}`\n\n```markdown\n{MARK}\n```\n") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f"---\ntitle: {MARK}\n---\n", "front matter"),
+        (f"| a | {MARK} |\n", "table cells"),
+        (f"a | {MARK}\n", "table cells"),
+        (MARK.replace("<!--=", "<!-- ="), "space after <!--"),
+        (MARK.replace("-->", ""), "never closed"),
+        ("none" + MARK[8:], "no number"),
+        (f"34 layers. {MARK[8:]}", "no number"),
+        ("7 KB<!--= params 70B : params_total -->", "unknown unit 'KB'; allowed: B, kB, MB"),
+        ("7<!--= -->", "no query"),
+        ("7<!--= params 70B params_total -->", "no query"),
+        ("7<!--= params 70B : -->", "no query"),
+        ("7<!--= params 70B : name -->", "not a number"),
+        ("7<!--= estimate 70B gpus=1 : one_line_bytes -->", "is null, not a number"),
+        ("7<!--= params 70B : tensors -->", "not a number"),
+        ("7<!--= params 70B : params_totals -->", "did you mean 'params_total'?"),
+        ("7<!--= params 70B : params_total.x -->", "no parts"),
+        ("7<!--= params 70B : params_total[[ -->", "cannot read the path"),
+        ("7<!--= gpus : 99999999999999999999 -->", "unknown position"),
+        ("7<!--= gpus : [slug=h100-sxm-80gb].label_bytes -->", "did you mean 'h100-sxm5-80gb'?"),
+        ("7<!--= params llama-3.3-71b : params_total -->", "did you mean 'llama-3.3-70b'?"),
+        ("7<!--= estimate 70B gpus=0 : states_bytes -->", "world_size"),
+        ("7<!--= params 70B : params_total / estimate 70B gpus=1 : one_line_bytes -->", "not a number"),
+        ("7<!--= params 70B : params_total / estimate llama-3.1-8b gpus=1 : one_line.bucket -->", "divides nothing"),
+        ("7<!--= params 70B : params_total + params 70B : params_total + params 70B : params_total -->", "two joined"),
+        ("7<!--= params 70B : params_total * 2 -->", "no query"),
+    ],
+)
+def test_what_cannot_be_read_is_told_and_left_alone(text, reason):
+    found = only(text)
+    assert found.kind == "unreadable"
+    assert reason in found.message
+    assert "\n" not in found.message
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "check README.md : 0.line",
+        "oom - : requested_bytes",
+        "params help=me : params_total",
+        "params /etc/passwd : params_total",
+        "params ../config.json : params_total",
+        "params ~/config.json : params_total",
+        "params --json : params_total",
+        "params -h : params_total",
+        "params $(id) : params_total",
+        "__import__('os').system('id') : x",
+        "params 70B : __class__.__mro__",
+        "params 70B : params_total ** 9 ** 9 ** 9",
+        "params 9" + "9" * 300 + " : params_total",
+        "params 1e400 : params_total",
+        "params nan : params_total",
+        "estimate 70B gpus=1000000000000000000000 : states_bytes",
+        "params " + "a/" * 150 + "a : x",
+        "params 70B : " + "a." * 150 + "a",
+        "params 70B : " + "[" * 150,
+        "params 70B : x" + " " * 800,
+    ],
+)
+def test_a_hostile_mark_is_refused(query):
+    assert only(f"7<!--= {query} -->").kind == "unreadable"
+
+
+@pytest.mark.parametrize("value", [True, None, "7", float("nan"), float("inf"), [], {}])
+def test_only_a_number_is_a_number(value):
+    with pytest.raises(InputError, match="not a number"):
+        check.query("params 70B : a", lambda argv: {"a": value})
+
+
+def test_arithmetic_is_exact():
+    third = check.query("a : x / b : x", lambda argv: {"x": 1 if argv[0] == "a" else 3})
+    assert third == Fraction(1, 3)
+    assert check.query("a : x", lambda argv: {"x": 0.1}) == Fraction(1, 10)
+
+
+def test_a_question_asked_twice_is_answered_once():
+    asked = []
+
+    def answer(argv):
+        asked.append(argv)
+        return {"x": 7}
+
+    assert len(check.check("7<!--= a : x --> and 7<!--= a : x -->", file="", answer=answer)) == 2
+    assert asked == [("a",)]
+
+
+def test_an_unclosed_fence_would_hide_what_follows():
+    with pytest.raises(InputError, match="the fence opened in line 2 is never closed"):
+        findings("a\n```python\n80 GB\n")
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["`", "``", "```", "~~~", "\n", "\n\n", "$", "$$", "<!--", "-->", "<!--=", "<!--~", "<", ">", "<code>",
+             "</code>", "7", " ", "GB", "a", "](", "(", ")", "https://", "\\", "\r", "| ", "- ", "> ", "params 70B : ",
+             "params_total", "---\n", "[", "]", "*", "/", "\u2028", "\x0b"]
+        ),
+        max_size=60,
+    ).map("".join)
+)  # fmt: skip
+@example("<!--=" * 30)
+@example("`" * 9 + "``$$<!--=-->")
+def test_no_text_is_a_traceback_and_prose_keeps_every_place(text):
+    try:
+        visible, _ = check.prose(text)
+    except InputError:
+        return
+    assert len(visible) == len(text)
+    for found in findings(text):
+        assert found.kind in ("true", "stale", "cited", "unmarked", "unreadable")
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["<!--", "<!--=", "`", "`a``b", "``` ", "$", "$a ", "$$a", "<code>", "<a ", "](", "1,", "1 ", "1 GB ", "-1", "\\",
+     "<!--= a -->", "7<!--= a : b -->", "- ", "> ", "a b ", "\n---\n", "https://"],
+)  # fmt: skip
+def test_a_file_costs_what_it_weighs(unit):
+    """Twice the text takes about twice the steps; a quadratic scan would not end on this."""
+    with contextlib.suppress(InputError):
+        findings(unit * (200_000 // len(unit)))
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def check_file(path: Path, **given):
+    return check.check_file(str(path), answer=cli.answer, **given)
+
+
+STALE = MARK.replace("146.3", "9.9")
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+def test_fix_rewrites_the_digits_and_nothing_else(tmp_path, newline, bom):
+    page = tmp_path / "page.md"
+    text = newline.join([f"{bom}# Tîtle", "", f"A {STALE} b, <!-- = bad --> 7 GB", f"`{STALE}`", ""])
+    page.write_bytes(text.encode())
+    page.chmod(0o640)
+    left, changed = check_file(page, fix=True)
+    assert page.read_bytes() == text.replace("9.9", "146.3", 1).encode()
+    assert page.stat().st_mode & 0o777 == 0o640
+    assert [(found.said, found.computed) for found in changed] == [("9.9 GB", "146.3 GB")]
+    assert [found.kind for found in left] == ["true", "unreadable", "unmarked"]
+    assert list(tmp_path.iterdir()) == [page]
+
+
+def test_a_file_that_is_true_is_not_written(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(MARK)
+    os.utime(page, ns=(1, 1))
+    assert check_file(page, fix=True)[1] == ()
+    assert page.stat().st_mtime_ns == 1
+
+
+def test_a_link_stays_a_link(tmp_path):
+    target = tmp_path / "target.md"
+    target.write_text(STALE)
+    (tmp_path / "link.md").symlink_to(target)
+    check_file(tmp_path / "link.md", fix=True)
+    assert (tmp_path / "link.md").is_symlink()
+    assert target.read_text() == MARK
+
+
+@pytest.mark.parametrize("indent", [None, 1, 4])
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_notebooks_are_checked_in_their_markdown_cells(tmp_path, indent, ascii_only):
+    notebook = {
+        "cells": [
+            {"cell_type": "code", "source": ["'80 GB'"], "outputs": [{"text": ["80 GB"]}]},
+            {"cell_type": "markdown", "source": ['# \U0001f600 "é"\t\\\n', f"It is {STALE}\n", "80GB"]},
+            {"cell_type": "markdown", "source": f"7 {MARK}", "metadata": {}},
+        ],
+        "nbformat": 4,
+    }
+    page = tmp_path / "page.ipynb"
+    text = json.dumps(notebook, indent=indent, ensure_ascii=ascii_only) + "\n"
+    page.write_text(text)
+    left, changed = check_file(page, fix=True)
+    assert [found.kind for found in left] == ["true", "true"]
+    assert page.read_text() == text.replace("9.9", "146.3")
+    (stale,) = changed
+    assert text.splitlines()[stale.line - 1][stale.column - 1 :].startswith("9.9 GB")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("page.md", b"\xff\xfe1\x00", "not valid UTF-8"),
+        ("page.md", b"a\0b", "NUL"),
+        ("page.md", b"a" * (check.MAX_FILE_BYTES + 1), "not a file of at most 20,000,000 bytes"),
+        ("page.md", b"```\n", "never closed"),
+        ("page.md", b"1 GB " * 30_000, "more than 10,000 marked numbers"),
+        ("page.ipynb", b"{", "not a notebook"),
+        ("page.ipynb", b'{"a": 1, "a": "b"}', "not a notebook"),
+        ("page.ipynb", b"[" * 100_000, "not a notebook"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path, name, content, reason):
+    page = tmp_path / name
+    page.write_bytes(content)
+    with pytest.raises(InputError) as error:
+        check_file(page, fix=True)
+    assert str(error.value).startswith(f"{page}: ")
+    assert reason in str(error.value)
+    assert page.read_bytes() == content
+
+
+def test_what_is_no_file_is_one_line(tmp_path):
+    os.mkfifo(tmp_path / "pipe.md")
+    (tmp_path / "loop.md").symlink_to(tmp_path / "loop.md")
+    for path in (tmp_path, tmp_path / "none.md", tmp_path / "pipe.md", tmp_path / "loop.md", tmp_path / "a\0b"):
+        with pytest.raises(InputError):
+            check_file(path)
+
+
+def test_what_cannot_be_replaced_keeps_its_text(tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    page.write_text(STALE)
+
+    def full(self, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        check_file(page, fix=True)
+    assert page.read_text() == STALE
+    assert list(tmp_path.iterdir()) == [page]
