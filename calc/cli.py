@@ -62,9 +62,7 @@ def parser() -> argparse.ArgumentParser:
         sub = command(name, text)
         sub.add_argument("model", metavar="MODEL", help=_MODEL)
         many = {"required": True} if name == "estimate" else {"default": None}
-        sub.add_argument(
-            "--gpus", type=_int, metavar="N", help="number of GPUs (world_size)", **many
-        )
+        sub.add_argument("--gpus", type=_int, metavar="N", help="number of GPUs (world_size)", **many)
         _run_options(sub)
         if name == "fit":
             sub.add_argument("--gpu", action="append", metavar="G", help="only this card; repeat")
@@ -99,9 +97,7 @@ def _lora_options(sub: argparse.ArgumentParser) -> None:
 
 def _run(args: argparse.Namespace) -> Run:
     """The run that the arguments name; `--gpus` is free for `fit` where the climb decides."""
-    given = {
-        field.name: getattr(args, field.name) for field in fields(Run) if hasattr(args, field.name)
-    }
+    given = {field.name: getattr(args, field.name) for field in fields(Run) if hasattr(args, field.name)}
     count = args.gpus
     if count is None:
         count = 2 if args.strategy == "ddp" else 1
@@ -110,18 +106,14 @@ def _run(args: argparse.Namespace) -> Run:
 
 
 def _params(args: argparse.Namespace) -> Json:
-    model = Run(
-        model=models.load(args.model), lora_rank=args.lora_rank, lora_targets=args.lora_targets
-    ).trained
+    model = Run(model=models.load(args.model), lora_rank=args.lora_rank, lora_targets=args.lora_targets).trained
     return {
         "name": model.name,
         "model_type": model.model_type,
         "params_total": model.num_params,
         "params_active": model.num_active,
         "params_trainable": model.num_trainable,
-        "tensors": [
-            {"name": t.name, "shape": list(t.shape), "count": t.count} for t in model.tensors
-        ],
+        "tensors": [{"name": t.name, "shape": list(t.shape), "count": t.count} for t in model.tensors],
         "assumptions": list(model.assumptions),
     }
 
@@ -133,9 +125,7 @@ def _estimate(args: argparse.Namespace) -> Json:
 def estimate_json(found: Estimate) -> dict[str, object]:
     """The contract's JSON value of an estimate: all bytes integers, per GPU (largest rank)."""
     run, model = found.run, found.model
-    settings = {
-        field.name: getattr(run, field.name) for field in fields(run) if field.name != "model"
-    }
+    settings = {field.name: getattr(run, field.name) for field in fields(run) if field.name != "model"}
     return {
         "model": {
             "name": model.name,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from html import escape
+from typing import Any
 
 from calc import gpus, models
 from calc.estimate import Estimate, Run, estimate
@@ -187,9 +188,7 @@ def climb_table(run: Run) -> str:
                 size(row.gpu.visible_bytes),
             ]
         )
-    return markdown(
-        ["GPU", ">GPUs", ">One-line total there", ">95 % of the label", ">Visible to a process"], rows
-    )
+    return markdown(["GPU", ">GPUs", ">One-line total there", ">95 % of the label", ">Visible to a process"], rows)
 
 
 def _bare(name: str) -> str:
@@ -213,9 +212,7 @@ def models_table() -> str:
                 size(2 * total),
             ]
         )
-    return markdown(
-        ["Model", "Type", ">Parameters", ">Active per token", "Tied", ">Largest block", ">bf16"], rows
-    )
+    return markdown(["Model", "Type", ">Parameters", ">Active per token", "Tied", ">Largest block", ">bf16"], rows)
 
 
 def gpus_table() -> str:
@@ -277,10 +274,7 @@ def recipes_table() -> str:
 def strategies_table() -> str:
     """Every strategy: what it divides and its other names."""
     divided = ("nothing", "master, optimizer", "master, optimizer, gradients", "everything")
-    rows = [
-        [f"`{name}`", item.title, divided[item.stage], item.also_called]
-        for name, item in STRATEGIES.items()
-    ]
+    rows = [[f"`{name}`", item.title, divided[item.stage], item.also_called] for name, item in STRATEGIES.items()]
     return markdown(["Name", "Title", "Divides by N", "Also called"], rows)
 
 
@@ -293,9 +287,7 @@ def pairs_table() -> str:
     return markdown(["Recipe", *(f"`{name}`" for name in STRATEGIES)], rows)
 
 
-def bars(
-    rows: Mapping[str, Mapping[str, int]], limit: int, limit_name: str, title: str, description: str
-) -> str:
+def bars(rows: Mapping[str, Mapping[str, int]], limit: int, limit_name: str, title: str, description: str) -> str:
     """A stacked-bar figure as inline SVG with its legend: one bar per row, the card's limit drawn in.
 
     Widths are per cent of the frame and text keeps its size, so that it is readable on a phone;
@@ -316,9 +308,7 @@ def bars(
     ]
     for index, (name, parts) in enumerate(rows.items()):
         top, start = 46 * index, 0
-        out.append(
-            f'<text class="fig-label" x="0" y="{top + 15}">{escape(name)} · {size(sum(parts.values()))}</text>'
-        )
+        out.append(f'<text class="fig-label" x="0" y="{top + 15}">{escape(name)} · {size(sum(parts.values()))}</text>')
         for line, amount in parts.items():
             if amount:
                 out.append(
@@ -343,9 +333,7 @@ def bars(
 
 def state_bars(runs: Iterable[Run], gpu: gpus.Gpu, title: str) -> str:
     """The states of several runs as stacked bars against one card."""
-    rows = {
-        _title(run): {line: getattr(estimate(run).states, line) for line in LINES} for run in runs
-    }
+    rows = {_title(run): {line: getattr(estimate(run).states, line) for line in LINES} for run in runs}
     told = "; ".join(f"{name} {size(sum(parts.values()))}" for name, parts in rows.items())
     limit = gpu.visible_bytes or gpu.label_bytes
     return bars(rows, limit, f"{_bare(gpu.name)} shows a process", title, f"States per GPU: {told}.")
@@ -354,43 +342,34 @@ def state_bars(runs: Iterable[Run], gpu: gpus.Gpu, title: str) -> str:
 # ---- plain text, for the command line ----
 
 
-def plain(command: str, answer: object) -> str:
+def plain(command: str, answer: Any) -> str:
     """The text answer of a command, from the JSON value that `--json` would print."""
     return _PLAIN.get(command, _plain_registry)(answer)
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-    lines = (
-        [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
-        for row in rows
-    )
+    lines = ([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))] for row in rows)
     return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
-def _plain_params(answer: Mapping[str, object]) -> str:
+def _plain_params(answer: Mapping[str, Any]) -> str:
     head = [
         f"{answer['name']} ({answer['model_type']})",
         f"parameters  {answer['params_total']:,}",
         f"active      {answer['params_active']:,}",
         "",
     ]
-    rows = [
-        [str(t["name"]), " × ".join(map(str, t["shape"])), f"× {t['count']:,}"]
-        for t in answer["tensors"]  # type: ignore[attr-defined]
-    ]
-    notes = [f"note: {line}" for line in answer["assumptions"]]  # type: ignore[attr-defined]
+    rows = [[str(t["name"]), " × ".join(map(str, t["shape"])), f"× {t['count']:,}"] for t in answer["tensors"]]
+    notes = [f"note: {line}" for line in answer["assumptions"]]
     return "\n".join([*head, _columns(rows), *notes])
 
 
-def _plain_estimate(answer: Mapping[str, object]) -> str:
-    run: Mapping[str, object] = answer["run"]  # type: ignore[assignment]
-    model: Mapping[str, object] = answer["model"]  # type: ignore[assignment]
-    states: Mapping[str, int] = answer["states"]  # type: ignore[assignment]
-    paper: Mapping[str, int | None] = answer["one_line"]  # type: ignore[assignment]
+def _plain_estimate(answer: Mapping[str, Any]) -> str:
+    run, model, states, paper = (answer[key] for key in ("run", "model", "states", "one_line"))
     rows = [[TITLES[line], number(amount), size(amount)] for line, amount in states.items()]
-    rows.append(["States per GPU", number(answer["states_bytes"]), size(answer["states_bytes"])])  # type: ignore[arg-type]
-    total: int | None = answer["one_line_bytes"]  # type: ignore[assignment]
+    rows.append(["States per GPU", number(answer["states_bytes"]), size(answer["states_bytes"])])
+    total = answer["one_line_bytes"]
     formula = [[TITLES[line], number(amount), size(amount)] for line, amount in paper.items()]
     formula.append(["One-line total", number(total), size(total)])
     return "\n".join(
@@ -404,14 +383,14 @@ def _plain_estimate(answer: Mapping[str, object]) -> str:
             "one-line formula per GPU",
             _columns(formula),
             "",
-            *(f"assumed: {line}" for line in answer["assumptions"]),  # type: ignore[attr-defined]
+            *(f"assumed: {line}" for line in answer["assumptions"]),
         ]
     )
 
 
-def _plain_fit(answer: Mapping[str, object]) -> str:
+def _plain_fit(answer: Mapping[str, Any]) -> str:
     rows = [["GPU", "GPUs", "one-line total", "95 % of label", "visible"]]
-    for row in answer["rows"]:  # type: ignore[attr-defined]
+    for row in answer["rows"]:
         count = row["num_gpus_one_line"]
         rows.append(
             [
@@ -425,7 +404,7 @@ def _plain_fit(answer: Mapping[str, object]) -> str:
     return _columns(rows)
 
 
-def _plain_registry(answer: Sequence[Mapping[str, object]]) -> str:
+def _plain_registry(answer: Sequence[Mapping[str, Any]]) -> str:
     keys = [key for key in ("slug", "hf_id", "name") if key in answer[0]]
     return "\n".join("  ".join(str(row[key]) for key in keys[:2]) for row in answer)
 

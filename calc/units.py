@@ -136,7 +136,5 @@ def records(name: str) -> list[dict[str, Any]]:
     >>> records("gpus")[0]["name"]
     'V100 SXM2 16GB'
     """
-    found: list[dict[str, Any]] = json.loads(
-        resources.files("calc.data").joinpath(f"{name}.json").read_text("utf-8")
-    )
+    found: list[dict[str, Any]] = json.loads(resources.files("calc.data").joinpath(f"{name}.json").read_text("utf-8"))
     return found

