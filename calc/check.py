@@ -46,7 +46,7 @@ _LITERAL = re.compile(
 )
 _QUANTITY = re.compile(
     rf"{_DIGITS}(?:[\s*_-]|&nbsp;){{1,4}}"
-    r"(?:[kKMGTPE]i?B(?![\w/])|(?:bytes?|B)(?:\s?/\s?|\s+(?:per|an?|each)\s+)param)"
+    r"(?:[kKMGTPE]i?B(?![\w/])|(?:bytes?|B)(?:\s?/\s?|\s+(?:per|an?|each)\s+)param\w*)"
 )
 _MARK = re.compile(r"<!--(?P<kind>[=~])\s*(?P<query>.*?)\s*-->", re.DOTALL)
 _LIKE_A_MARK = re.compile(r"<!--\s*[=~]")

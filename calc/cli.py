@@ -13,12 +13,12 @@ from dataclasses import fields
 from functools import cache
 from typing import NoReturn
 
-from calc import gpus, models, tables
+from calc import check, gpus, models, tables
 from calc.estimate import BASE_DTYPES, Estimate, Run, estimate
 from calc.fit import fit
 from calc.sharding import STRATEGIES
 from calc.states import OPTIMIZERS, RECIPES
-from calc.units import InputError
+from calc.units import InputError, records, unknown
 
 Json = Mapping[str, object] | list[object]
 
@@ -74,6 +74,9 @@ def parser() -> argparse.ArgumentParser:
         ("strategies", "The known strategies."),
     ):
         command(name, text)
+    checked = command("check", "Marked numbers in Markdown files and notebooks: are they still true?")
+    checked.add_argument("files", nargs="+", metavar="FILE", help="a Markdown file or a notebook")
+    checked.add_argument("--fix", action="store_true", help="rewrite the stale numbers, and only them")
     return top
 
 
@@ -194,6 +197,26 @@ def _registry(registry: Mapping[str, object]) -> Callable[[argparse.Namespace], 
     return lambda _: [_plain(item) for item in registry.values()]
 
 
+def _check(args: argparse.Namespace) -> int:
+    """Print what is not true, and each rewritten number as old → new; 0 true, 1 stale, 2 unreadable."""
+    ask = cache(answer)
+    ids = [str(source["id"]) for source in records("sources")]
+    found = [check.check_file(path, answer=ask, sources=ids) for path in args.files]
+    if args.fix:  # only once every file has been read, so that bad input leaves nothing half done
+        found = [check.check_file(path, answer=ask, sources=ids, fix=True) for path in args.files]
+    findings = [finding for left, _ in found for finding in left]
+    changed = [finding for _, rewritten in found for finding in rewritten]
+    if args.json:
+        print(json.dumps([finding.as_json() for finding in findings], indent=2))
+    else:
+        for stale in changed:
+            print(f"{stale.file}:{stale.line}: {stale.said} → {stale.computed} in: {stale.sentence}")
+        for finding in findings:
+            if not finding.ok:
+                print(finding)
+    return max((0 if f.ok else 2 if f.kind == "unreadable" else 1 for f in findings), default=0)
+
+
 _ANSWERS: Mapping[str, Callable[[argparse.Namespace], Json]] = {
     "params": _params,
     "estimate": _estimate,
@@ -213,6 +236,8 @@ def answer(argv: Sequence[str]) -> Json:
     140000000000
     """
     args = parser().parse_args(list(argv))
+    if args.command not in _ANSWERS:
+        raise unknown("question", args.command, _ANSWERS)
     return _ANSWERS[args.command](args)
 
 
@@ -220,6 +245,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and print its answer; 0, or 2 with one `error:` line for bad input."""
     try:
         args = parser().parse_args(argv)
+        if args.command == "check":
+            return _check(args)
         found = _ANSWERS[args.command](args)
         print(json.dumps(found, indent=2) if args.json else tables.plain(args.command, found))
     except InputError as error:
