@@ -94,9 +94,7 @@ def _fence(line: int, opening: re.Match[str], body: list[str]) -> Fence:
         )
     language = info["language"]
     if language not in LANGUAGES:
-        raise FenceError(
-            f"line {line}: unknown fence language {language!r}; known: {', '.join(LANGUAGES)}"
-        )
+        raise FenceError(f"line {line}: unknown fence language {language!r}; known: {', '.join(LANGUAGES)}")
     pairs = _OPTION.findall(info["options"])
     options = dict(pairs)
     if len(options) < len(pairs):
@@ -104,14 +102,9 @@ def _fence(line: int, opening: re.Match[str], body: list[str]) -> Fence:
     allowed = _EXECUTED if "exec" in options else _SHOWN
     for name, value in options.items():
         if name not in allowed:
-            raise FenceError(
-                f"line {line}: unknown fence option {name!r}; allowed here: {', '.join(allowed)}"
-            )
+            raise FenceError(f"line {line}: unknown fence option {name!r}; allowed here: {', '.join(allowed)}")
         if not allowed[name].fullmatch(value):
-            raise FenceError(
-                f"line {line}: fence option {name}={value!r} is not of the form "
-                f"{allowed[name].pattern}"
-            )
+            raise FenceError(f"line {line}: fence option {name}={value!r} is not of the form {allowed[name].pattern}")
     if "exec" in options and language != "python":
         raise FenceError(f"line {line}: only python blocks are executed, not {language}")
     return Fence(

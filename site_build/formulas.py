@@ -15,11 +15,19 @@ from markdown.extensions import Extension
 from markdown.inlinepatterns import InlineProcessor
 from mkdocs.exceptions import BuildError
 
+ENVIRONMENTS = ("align", "align*", "cases", "matrix", "pmatrix")
+
 _INLINE = r"(?<![\\$\w])\$(?=[^\s$])([^$\n\x02]*?[^\s\\$])\$(?![\w$])"
 
 
 def mathml(tex: str, *, display: bool) -> str:
     r"""Return one formula as MathML; raise BuildError where a TeX command was left over in it."""
+    braces = re.sub(r"\\\\|\\[{}]", "", tex)
+    if braces.count("{") != braces.count("}"):
+        raise BuildError(f"the formula {tex!r} opens and closes its braces a different number of times")
+    for name in re.findall(r"\\begin\{([^}]*)\}", tex):
+        if name not in ENVIRONMENTS:
+            raise BuildError(f"the formula {tex!r} uses {name!r}; known environments: {', '.join(ENVIRONMENTS)}")
     try:
         markup = convert(re.sub(r"\\mathrm(?=\{[A-Za-z]+\})", r"\\text", tex), display="block" if display else "inline")
     except Exception as error:  # the converter raises a different class for each mistake

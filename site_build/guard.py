@@ -75,8 +75,7 @@ def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files
 def _recording(format_block: Any) -> Any:
     """Wrap a fence formatter: SuperFences would swallow its exceptions, and let SystemExit pass."""
 
-    def format_recorded(source: str, language: str, css_class: str, options: Any, md: Any,
-                        **kwargs: Any) -> Any:
+    def format_recorded(source: str, language: str, css_class: str, options: Any, md: Any, **kwargs: Any) -> Any:
         if options.get("session"):
             # markdown-exec keeps a session for ever; here it lives for one page of one build.
             options["session"] = f"{options['session']} of {_now.page}, build {_now.build}"
