@@ -17,7 +17,7 @@ from calc.fit import fit
 from calc.models import Model
 from calc.sharding import STRATEGIES, get_strategy
 from calc.states import OPTIMIZERS, RECIPES
-from calc.units import decimal, records, text
+from calc.units import InputError, decimal, records, text
 
 #: Ledger lines in the order in which every table and figure shows them.
 LINES = ("weights", "master", "gradients", "optimizer")
@@ -116,7 +116,7 @@ def over(need: int, visible: int | None) -> str:
 
 
 def _title(run: Run) -> str:
-    return f"{get_strategy(run.strategy).title}, {run.world_size} GPU{'s' if run.world_size > 1 else ''}"
+    return get_strategy(run.strategy).title
 
 
 def ways_out(model: Model) -> str:
@@ -196,23 +196,32 @@ def _bare(name: str) -> str:
 
 
 def models_table() -> str:
-    """Every known model: family, parameters, active, tied, largest block, bf16 bytes."""
+    """Every known model: type, parameters, active, tied, largest block, bf16 bytes, the Hub's own total."""
     rows = []
     for record in models.known():
-        model = models.load(str(record["hf_id"]))
+        name, hub = f"{record['id']}<br>`{record['name']}`", record.get("hub") or {}
+        try:
+            model = models.load(record["id"])
+        except InputError:
+            said = f"{number(hub.get('total'))}; this architecture is not counted yet"
+            rows.append([name, record["config"]["model_type"], *("–" for _ in range(5)), said])
+            continue
         total, active = model.num_params, model.num_active
+        why = "; ".join(f"{what} ({number(count)})" for what, count in (hub.get("difference") or {}).items())
         rows.append(
             [
-                f"`{model.name}`",
+                name,
                 model.model_type,
                 number(total),
                 "all" if active == total else number(active),
                 "yes" if model.tied else "no",
                 number(model.largest_block.numel),
                 size(2 * total),
+                f"{number(hub['total'])}: {why}" if why else "",
             ]
         )
-    return markdown(["Model", "Type", ">Parameters", ">Active per token", "Tied", ">Largest block", ">bf16"], rows)
+    heads = (">Parameters", ">Active per token", "Tied", ">Largest block", ">bf16", "Where the Hub's total differs")
+    return markdown(["Model", "Type", *heads], rows)
 
 
 def gpus_table() -> str:
@@ -300,6 +309,7 @@ def bars(rows: Mapping[str, Mapping[str, int]], limit: int, limit_name: str, tit
 
     ident = "fig-" + "".join(c if c.isalnum() else "-" for c in title.lower())
     height = 46 * len(rows) + 26
+    at, flip = share(limit), limit * 2 > widest
     out = [
         f'<figure class="fig"><svg class="fig-bars" role="img" width="100%" height="{height}" '
         f'aria-labelledby="{ident}-t {ident}-d">',
@@ -317,9 +327,7 @@ def bars(rows: Mapping[str, Mapping[str, int]], limit: int, limit_name: str, tit
                     f"{size(amount)}</title></rect>"
                 )
             start += amount
-    at = share(limit)
-    flip = limit * 2 > widest
-    out.append(f'<line class="fig-limit" x1="{at}" x2="{at}" y1="18" y2="{height - 20}"/>')
+        out.append(f'<line class="fig-limit" x1="{at}" x2="{at}" y1="{top + 18}" y2="{top + 42}"/>')
     out.append(
         f'<text class="fig-limit-label" x="{at}" y="{height - 6}" dx="{-4 if flip else 4}" '
         f'text-anchor="{"end" if flip else "start"}">{escape(limit_name)} · {size(limit, "GB", 2)}</text>'
@@ -405,7 +413,7 @@ def _plain_fit(answer: Mapping[str, Any]) -> str:
 
 
 def _plain_registry(answer: Sequence[Mapping[str, Any]]) -> str:
-    keys = [key for key in ("slug", "hf_id", "name") if key in answer[0]]
+    keys = [key for key in ("slug", "name", "id") if key in answer[0]]
     return "\n".join("  ".join(str(row[key]) for key in keys[:2]) for row in answer)
 
 
