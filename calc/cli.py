@@ -13,11 +13,12 @@ from dataclasses import fields
 from functools import cache
 from typing import NoReturn
 
-from calc import check, gpus, models, tables
+from calc import check, gpus, models
 from calc.estimate import BASE_DTYPES, Estimate, Run, estimate
 from calc.fit import fit
 from calc.sharding import STRATEGIES
 from calc.states import OPTIMIZERS, RECIPES
+from calc.tables.plain import plain
 from calc.units import InputError, records, unknown
 
 Json = Mapping[str, object] | list[object]
@@ -248,7 +249,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command == "check":
             return _check(args)
         found = _ANSWERS[args.command](args)
-        print(json.dumps(found, indent=2) if args.json else tables.plain(args.command, found))
+        print(json.dumps(found, indent=2) if args.json else plain(args.command, found))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

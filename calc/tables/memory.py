@@ -1,0 +1,127 @@
+"""Tables and figures of what a run keeps: one copy, by strategy, by optimizer, by card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from calc import gpus
+from calc.estimate import Estimate, Run, estimate
+from calc.fit import fit
+from calc.models import Model
+from calc.sharding import get_strategy
+from calc.states import OPTIMIZERS
+from calc.tables.figures import bars
+from calc.tables.text import LINES, TITLES, markdown, number, over, per_param, short, size
+
+
+def one_copy(found: Estimate) -> str:
+    """The four lines of what one run keeps, exact bytes first, with the bytes per parameter."""
+    params = found.model.num_params
+    amounts = [(TITLES[line], getattr(found.states, line)) for line in LINES]
+    rows = [
+        [title, per_param(amount, params), number(amount), size(amount)]
+        for title, amount in [*amounts, ("Total", found.states.total)]
+    ]
+    return markdown(["Line", ">Bytes per parameter", ">Bytes", ">Rounded"], rows, total=True)
+
+
+def paper_total(found: Estimate) -> str:
+    """The one-line formula of one run, each term its own row, with the total."""
+    line = found.one_line
+    terms = ("weights", "master", "gradients", "optimizer", "bucket", "activations", "overhead")
+    amounts = [(TITLES[term], getattr(line, term)) for term in terms]
+    rows = [[title, number(amount), size(amount)] for title, amount in amounts if amount]
+    rows.append(["Total per GPU", number(line.total), size(line.total)])
+    return markdown(["Term", ">Bytes", ">Rounded"], rows, total=True)
+
+
+def by_strategy(runs: Iterable[Run], gpu: gpus.Gpu) -> str:
+    """Per-GPU states of several runs against one card's process-visible memory."""
+    rows = []
+    for run in runs:
+        kept = estimate(run).states
+        rows.append(
+            [
+                strategy_title(run),
+                *(size(getattr(kept, line)) for line in LINES),
+                f"**{size(kept.total)}**",
+                over(kept.total, gpu.visible_bytes),
+            ]
+        )
+    heads = [f">{TITLES[line]}" for line in LINES]
+    return markdown(["Run", *heads, ">States per GPU", f">Against {size(gpu.visible_bytes, 'GB', 2)}"], rows)
+
+
+def strategy_title(run: Run) -> str:
+    return get_strategy(run.strategy).title
+
+
+def ways_out(model: Model) -> str:
+    """Runs of a full fine-tune that do hold on cards people ask about, states against each card."""
+    full = ("zero3", "zero", "adamw")
+    ways = (
+        ("AdamW with fp32 master", 8, "h100-sxm5-80gb", full),
+        ("AdamW in pure bf16, FSDP2", 8, "h100-sxm5-80gb", ("fsdp2", "pure-bf16", "adamw")),
+        ("8-bit Adam, no master, FSDP1", 8, "h100-sxm5-80gb", ("fsdp1", "pure-bf16", "adamw8bit")),
+        ("AdamW with fp32 master", 16, "h100-sxm5-80gb", full),
+        ("AdamW with fp32 master", 8, "h200-sxm5", full),
+        ("AdamW with fp32 master", 8, "b200-sxm", full),
+    )
+    rows = []
+    for name, count, card, (strategy, recipe, optimizer) in ways:
+        gpu = gpus.get(card)
+        run = Run(model=model, world_size=count, strategy=strategy, recipe=recipe, optimizer=optimizer)
+        need = estimate(run).states.total
+        label = f"{count} × {short(gpu.name)}"
+        rows.append([name, label, size(need), size(gpu.visible_bytes, "GB", 2), over(need, gpu.visible_bytes)])
+    return markdown(["Run", "Cards", ">States per GPU", ">Visible to a process", ">Difference"], rows)
+
+
+def adam_table(chosen: Iterable[Model]) -> str:
+    """AdamW, 8-bit Adam with and without a master copy: state, states and one-line total on one GPU."""
+    ways = (("AdamW", "zero", "adamw"), ("8-bit Adam", "zero", "adamw8bit"), ("8-bit Adam", "pure-bf16", "adamw8bit"))
+    rows = []
+    for model in chosen:
+        for title, recipe, optimizer in ways:
+            line = estimate(Run(model=model, recipe=recipe, optimizer=optimizer)).one_line
+            master = size(line.master) if line.master else "none"
+            amounts = (size(line.optimizer), size(line.weights), size(line.gradients), master)
+            rows.append([model.name.rpartition("/")[2], title, *amounts, f"**{size(line.total)}**"])
+    heads = (">Optimizer state", ">Weights", ">Gradients", ">Master copy", ">One-line total")
+    return markdown(["Model", "Optimizer", *heads], rows)
+
+
+def optimizer_bytes(model: Model) -> str:
+    """What each optimizer's library allocates for one model on one GPU with bf16 weights."""
+    rows = []
+    for name, optimizer in OPTIMIZERS.items():
+        need = estimate(Run(model=model, recipe="pure-bf16", optimizer=name)).states.optimizer
+        per = per_param(need, model.num_trainable, 4)
+        rows.append([f"`{name}`", optimizer.library, per, number(need), size(need, "GB", 2), optimizer.note])
+    return markdown(["Name", "Library", ">Bytes per parameter", ">Bytes", ">Rounded", "Note"], rows)
+
+
+def climb_table(run: Run) -> str:
+    """Text B's climb for every card: the first count whose one-line total is within 95 % of the label."""
+    rows = []
+    for row in fit(run):
+        count = row.num_gpus_one_line
+        answer = f"**{count}**" if count else f"none up to {row.tried}" if row.tried else "–"
+        rows.append(
+            [
+                short(row.gpu.name),
+                answer,
+                size(row.one_line_bytes),
+                size(row.label_limit_bytes),
+                size(row.gpu.visible_bytes),
+            ]
+        )
+    return markdown(["GPU", ">GPUs", ">One-line total there", ">95 % of the label", ">Visible to a process"], rows)
+
+
+def state_bars(runs: Iterable[Run], gpu: gpus.Gpu, title: str) -> str:
+    """The states of several runs as stacked bars against one card."""
+    rows = {strategy_title(run): {line: getattr(estimate(run).states, line) for line in LINES} for run in runs}
+    told = "; ".join(f"{name} {size(sum(parts.values()))}" for name, parts in rows.items())
+    limit = gpu.visible_bytes or gpu.label_bytes
+    return bars(rows, limit, f"{short(gpu.name)} shows a process", title, f"States per GPU: {told}.")

@@ -1,0 +1,78 @@
+"""Plain text, for the command line: each command's JSON value as lines and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from calc.tables.text import TITLES, number, size
+
+
+def plain(command: str, answer: Any) -> str:
+    """The text answer of a command, from the JSON value that `--json` would print."""
+    return _PLAIN.get(command, _plain_registry)(answer)
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    lines = ([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))] for row in rows)
+    return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
+def _plain_params(answer: Mapping[str, Any]) -> str:
+    head = [
+        f"{answer['name']} ({answer['model_type']})",
+        f"parameters  {answer['params_total']:,}",
+        f"active      {answer['params_active']:,}",
+        "",
+    ]
+    rows = [[str(t["name"]), " × ".join(map(str, t["shape"])), f"× {t['count']:,}"] for t in answer["tensors"]]
+    notes = [f"note: {line}" for line in answer["assumptions"]]
+    return "\n".join([*head, _columns(rows), *notes])
+
+
+def _plain_estimate(answer: Mapping[str, Any]) -> str:
+    run, model, states, paper = (answer[key] for key in ("run", "model", "states", "one_line"))
+    rows = [[TITLES[line], number(amount), size(amount)] for line, amount in states.items()]
+    rows.append(["States per GPU", number(answer["states_bytes"]), size(answer["states_bytes"])])
+    total = answer["one_line_bytes"]
+    formula = [[TITLES[line], number(amount), size(amount)] for line, amount in paper.items()]
+    formula.append(["One-line total", number(total), size(total)])
+    return "\n".join(
+        [
+            f"{model['name']}: {model['params_total']:,} parameters on {run['world_size']:,} GPU(s); "
+            f"strategy {run['strategy']}, recipe {run['recipe']}, optimizer {run['optimizer']}",
+            "",
+            "kept per GPU (largest rank)",
+            _columns(rows),
+            "",
+            "one-line formula per GPU",
+            _columns(formula),
+            "",
+            *(f"assumed: {line}" for line in answer["assumptions"]),
+        ]
+    )
+
+
+def _plain_fit(answer: Mapping[str, Any]) -> str:
+    rows = [["GPU", "GPUs", "one-line total", "95 % of label", "visible"]]
+    for row in answer["rows"]:
+        count = row["num_gpus_one_line"]
+        rows.append(
+            [
+                str(row["gpu"]),
+                "none" if count is None else str(count),
+                size(row["one_line_bytes"]),
+                size(row["label_limit_bytes"]),
+                size(row["visible_bytes"]),
+            ]
+        )
+    return _columns(rows)
+
+
+def _plain_registry(answer: Sequence[Mapping[str, Any]]) -> str:
+    keys = [key for key in ("slug", "name", "id") if key in answer[0]]
+    return "\n".join("  ".join(str(row[key]) for key in keys[:2]) for row in answer)
+
+
+_PLAIN = {"params": _plain_params, "estimate": _plain_estimate, "fit": _plain_fit}
