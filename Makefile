@@ -69,7 +69,7 @@ site: .venv/site ## Build the site into site/
 serve: .venv/site ## Serve the site on 127.0.0.1:8000 and rebuild it at each change
 	@$(python) -m mkdocs serve --no-strict
 
-.PHONY: test lint format check numbers bench
+.PHONY: test lint format check numbers golden bench
 test: .venv/test ## Run every example, test and check of the built site
 	@$(python) -m pytest -q
 
@@ -84,8 +84,11 @@ format: .venv/test ## Put the code into its form
 
 check: lint site test ## All that a pull request must pass: lint, types, strict build, tests
 
-numbers: .venv/site ## Rewrite the stale numbers in the prose, saying old -> new
-	@$(python) -m calc check --fix README.md $(shell find docs -name '*.md')
+numbers: .venv/site ## Rewrite the stale numbers in the prose, saying old → new
+	@$(python) -m calc check --fix README.md CONTRIBUTING.md $(shell find docs -name '*.md' -o -name '*.ipynb')
+
+golden: .venv/test ## Keep what the executed blocks print now in tests/golden/
+	@$(python) -m tests.examples
 
 bench: .venv/site ## Measure the build, the command line and the estimates
 	@$(python) -m tests.bench
@@ -95,13 +98,13 @@ test-planted: .venv/test ## Plant faults in a scratch copy and expect the alarm
 	@$(python) -m pytest -q -m planted
 
 test-browser: .venv/browser ## Open the built site in Chromium
-	@$(python) -m pytest -q -m browser tests/browser
+	@$(python) -m pytest -q -m browser tests/browser -W default
 
 verify: .venv-oracle/oracle ## Compare calc with what the real frameworks allocate (installs torch)
-	@$(oracle) -m pytest -q -W default -m oracle tests/oracle
+	@$(oracle) -m pytest -q -W default -p no:tests.examples -m oracle tests/oracle
 
 verify-quick: .venv-oracle/oracle ## The part of verify that takes a minute
-	@$(oracle) -m pytest -q -W default -m "oracle and quick" tests/oracle
+	@$(oracle) -m pytest -q -W default -p no:tests.examples -m "oracle and quick" tests/oracle
 
 .PHONY: lock clean
 lock: ## Resolve requirements/*.in again (needs uv on the path)
