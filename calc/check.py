@@ -14,14 +14,14 @@ import re
 import stat
 import tempfile
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import chain, groupby
 from pathlib import Path
 
-from calc.units import UNITS, InputError, decimal, unknown
+from calc.units import UNITS, InputError, decimal, records, unknown
 
 MAX_FILE_BYTES = 20_000_000
 MAX_NUMBERS = 10_000
@@ -200,12 +200,10 @@ def _blank(text: str) -> str:
     return re.sub(r"[^\n]", " ", text)
 
 
-def check(
-    text: str, *, file: str, answer: Answer, sources: Collection[str] = (), mend: str = MEND
-) -> tuple[Finding, ...]:
+def check(text: str, *, file: str, answer: Answer, mend: str = MEND) -> tuple[Finding, ...]:
     """Every marked number of a Markdown text, and every quantity of bytes without a mark, in order.
 
-    `sources` are the ids that `<!--~ id -->` may name; an address (https://…) may be named always.
+    `<!--~ id -->` names one of `calc/data/sources.json`, or an address (https://…).
     `mend` is the command that a message tells. Raises `InputError` for what cannot be read at all.
     """
     visible, spans = prose(text)
@@ -249,10 +247,11 @@ def check(
                 kind = "true" if computed == digits else "stale"
                 asks = f"computed {said.replace(digits, computed, 1)} ({source}); run {mend}"
                 note(at, kind, said, f"said {said}, {asks}", (digits, computed))
-            elif source in sources or re.fullmatch(r"https?://\S+", source):
-                note(at, "cited", said, f"{said}, from {source}", (digits, digits))
             else:
-                raise unknown("source", source, sources)
+                sources = [str(record["id"]) for record in records("sources")]
+                if source not in sources and not re.fullmatch(r"https?://\S+", source):
+                    raise unknown("source", source, sources)
+                note(at, "cited", said, f"{said}, from {source}", (digits, digits))
         except InputError as error:
             note(at, "unreadable", said, f"{error}; mend this mark by hand", (digits, digits))
     for found in quantities:
@@ -275,7 +274,7 @@ def _written(value: Fraction, said: str, unit: str) -> str:
 
 
 def check_file(
-    path: str, *, answer: Answer, sources: Collection[str] = (), fix: bool = False, mend: str = MEND
+    path: str, *, answer: Answer, fix: bool = False, mend: str = MEND
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
     """What a Markdown file or notebook says now, and what of it `fix` has rewritten.
 
@@ -295,7 +294,7 @@ def check_file(
         newlines = [-1, *(found.start() for found in re.finditer("\n", raw))]
         texts = _cells(raw) if path.endswith(".ipynb") else [(raw, range(len(raw) + 1))]
         for text, offsets in texts:
-            for found in check(text, file=path, answer=ask, sources=sources, mend=mend):
+            for found in check(text, file=path, answer=ask, mend=mend):
                 at = offsets[found.start]
                 line = bisect_left(newlines, at)
                 column = at - newlines[line - 1]
@@ -314,7 +313,7 @@ def check_file(
         raise InputError(f"{path}: {error.strerror}") from None
     except (InputError, ValueError) as error:
         raise InputError(f"{path}: {error}") from None
-    return check_file(path, answer=ask, sources=sources, mend=mend)[0], stale
+    return check_file(path, answer=ask, mend=mend)[0], stale
 
 
 def _cells(raw: str) -> Iterator[tuple[str, Sequence[int]]]:

@@ -19,7 +19,7 @@ from calc.fit import fit
 from calc.sharding import STRATEGIES
 from calc.states import OPTIMIZERS, RECIPES
 from calc.tables.plain import plain
-from calc.units import InputError, records, unknown
+from calc.units import InputError, unknown
 
 Json = Mapping[str, object] | list[object]
 
@@ -201,10 +201,9 @@ def _registry(registry: Mapping[str, object]) -> Callable[[argparse.Namespace], 
 def _check(args: argparse.Namespace) -> int:
     """Print what is not true, and each rewritten number as old → new; 0 true, 1 stale, 2 unreadable."""
     ask = cache(answer)
-    ids = [str(source["id"]) for source in records("sources")]
-    found = [check.check_file(path, answer=ask, sources=ids) for path in args.files]
+    found = [check.check_file(path, answer=ask) for path in args.files]
     if args.fix:  # only once every file has been read, so that bad input leaves nothing half done
-        found = [check.check_file(path, answer=ask, sources=ids, fix=True) for path in args.files]
+        found = [check.check_file(path, answer=ask, fix=True) for path in args.files]
     findings = [finding for left, _ in found for finding in left]
     changed = [finding for _, rewritten in found for finding in rewritten]
     if args.json:

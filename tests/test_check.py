@@ -81,11 +81,11 @@ def test_the_number_is_written_as_the_text_writes_it():
 
 def test_a_source_must_be_known_or_an_address():
     cited = "53 GB<!--~ text-c -->"
-    assert only(cited, sources=["text-c"]).kind == "cited"
+    assert only(cited).kind == "cited"
     assert only("53 GB<!--~ https://example.org/a -->").kind == "cited"
-    found = only(cited, sources=["text-b"])
+    found = only(cited.replace("text-c", "text-d"))
     assert found.kind == "unreadable"
-    assert "unknown source 'text-c'; did you mean 'text-b'?" in found.message
+    assert "unknown source 'text-d'; did you mean 'text-" in found.message
 
 
 @pytest.mark.parametrize(

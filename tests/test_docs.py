@@ -10,7 +10,7 @@ from markdown_exec._internal.main import validator
 
 from calc import check, cli
 from site_build.fences import _EXECUTED, read_fences
-from tests.examples import DOCS, GOLDEN, MODULES, PAGES, ROOT, SOURCES, SYBIL, golden, printed
+from tests.examples import DOCS, GOLDEN, MODULES, PAGES, ROOT, SYBIL, golden, printed
 
 
 def name(path: Path) -> str:
@@ -23,9 +23,7 @@ HISTORY = (ROOT / "CHANGELOG.md", DOCS / "changelog.md")
 
 @pytest.mark.parametrize("document", [page for page in PAGES if page not in HISTORY], ids=name)
 def test_every_number_is_marked_and_true(document):
-    found = check.check(
-        document.read_text(), file=name(document), answer=cli.answer, sources=SOURCES, mend="make numbers"
-    )
+    found = check.check(document.read_text(), file=name(document), answer=cli.answer, mend="make numbers")
     assert not [str(finding) for finding in found if not finding.ok]
 
 
