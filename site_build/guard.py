@@ -1,4 +1,4 @@
-"""The build guard, an MkDocs hook: a failed example ends the build, whatever the flags.
+"""The build guard, an MkDocs hook: a failed example or a stale number ends the build, whatever the flags.
 
 On its own markdown-exec only logs a warning and publishes the traceback, `--strict` counts that
 warning unless `-q` hid it, and a block that calls `sys.exit(0)` ends the build as a success.
@@ -8,6 +8,7 @@ While serving, the traceback stays on the page instead, so that it can be mended
 import logging
 import sys
 from collections.abc import MutableMapping
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -22,7 +23,7 @@ from site_build.fences import FenceError, read_fences
 log = logging.getLogger("mkdocs.plugins.guard")
 
 # MkDocs keeps this module for all rebuilds of one `mkdocs serve`.
-_now = SimpleNamespace(serving=False, build=0, page="", faults=[])
+_now = SimpleNamespace(serving=False, build=0, page="", faults=[], answer=None)
 
 
 class _Recorder(logging.LoggerAdapter[logging.Logger]):
@@ -52,6 +53,9 @@ def on_pre_build(config: MkDocsConfig) -> None:
     # Otherwise `make serve` rebuilds with the modules it imported first, and their old numbers.
     for name in [name for name in sys.modules if name.partition(".")[0] == "calc"]:
         del sys.modules[name]
+    from calc.cli import answer
+
+    _now.answer = cache(answer)
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> None:
@@ -61,6 +65,20 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         read_fences(page.file.content_string)
     except FenceError as error:
         _now.faults.append(str(error))
+    _now.faults += _stale_numbers(page)
+
+
+def _stale_numbers(page: Page) -> list[str]:
+    from calc.check import check  # late, as `on_pre_build` drops the modules of the build before
+    from calc.units import InputError
+
+    try:
+        found = check(
+            page.file.content_string, file=f"docs/{page.file.src_uri}", answer=_now.answer, mend="make numbers"
+        )
+    except InputError as error:
+        return [str(error)]
+    return [str(finding) for finding in found if not finding.ok]
 
 
 def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> None:

@@ -20,7 +20,8 @@ markdown_extensions: [pymdownx.superfences, site_build.formulas, site_build.mark
 
 
 def build(folder: Path, pages: dict[str, str], *flags: str) -> subprocess.CompletedProcess[str]:
-    shutil.copytree(ROOT / "site_build", folder / "site_build")
+    for package in ("site_build", "calc"):
+        shutil.copytree(ROOT / package, folder / package)
     (folder / "theme").mkdir()
     (folder / "theme" / "main.html").write_text("{{ page.content }}")
     (folder / "docs").mkdir()
@@ -53,6 +54,13 @@ def test_a_block_that_exits_as_a_success_is_fatal(tmp_path: Path) -> None:
     ended = build(tmp_path, {"index.md": block("raise SystemExit(0)")}, "--quiet")
     assert ended.returncode == 1
     assert "SystemExit(0)" in ended.stderr
+
+
+@pytest.mark.parametrize("flags", [(), ("--quiet", "--strict")])
+def test_a_stale_number_is_fatal(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    ended = build(tmp_path, {"index.md": "# Page\n\n7 GB<!--= params 8B : params_total -->\n"}, *flags)
+    assert ended.returncode == 1
+    assert "docs/index.md:3:1: said 7 GB, computed 8 GB (params 8B : params_total); run make numbers" in ended.stderr
 
 
 def test_a_misspelt_option_is_fatal(tmp_path: Path) -> None:
