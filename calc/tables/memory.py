@@ -79,14 +79,20 @@ def ways_out(model: Model) -> str:
 
 def adam_table(chosen: Iterable[Model]) -> str:
     """AdamW, 8-bit Adam with and without a master copy: state, states and one-line total on one GPU."""
-    ways = (("AdamW", "zero", "adamw"), ("8-bit Adam", "zero", "adamw8bit"), ("8-bit Adam", "pure-bf16", "adamw8bit"))
+    ways = (
+        ("AdamW", "zero", "adamw"),
+        ("8-bit Adam", "zero", "adamw8bit"),
+        ("8-bit Adam, no master copy", "pure-bf16", "adamw8bit"),
+    )
     rows = []
     for model in chosen:
         for title, recipe, optimizer in ways:
             line = estimate(Run(model=model, recipe=recipe, optimizer=optimizer)).one_line
             master = size(line.master) if line.master else "none"
             amounts = (size(line.optimizer), size(line.weights), size(line.gradients), master)
-            rows.append([model.name.rpartition("/")[2], title, *amounts, f"**{size(line.total)}**"])
+            rows.append(
+                [model.name.rpartition("/")[2].removesuffix("-Instruct"), title, *amounts, f"**{size(line.total)}**"]
+            )
     heads = (">Optimizer state", ">Weights", ">Gradients", ">Master copy", ">One-line total")
     return markdown(["Model", "Optimizer", *heads], rows)
 
@@ -97,8 +103,8 @@ def optimizer_bytes(model: Model) -> str:
     for name, optimizer in OPTIMIZERS.items():
         need = estimate(Run(model=model, recipe="pure-bf16", optimizer=name)).states.optimizer
         per = per_param(need, model.num_trainable, 4)
-        rows.append([f"`{name}`", optimizer.library, per, number(need), size(need, "GB", 2), optimizer.note])
-    return markdown(["Name", "Library", ">Bytes per parameter", ">Bytes", ">Rounded", "Note"], rows)
+        rows.append([f"`{name}`", optimizer.library, per, number(need), size(need, "GB", 2)])
+    return markdown(["Name", "Library", ">Bytes per parameter", ">Bytes", ">Rounded"], rows)
 
 
 def climb_table(run: Run) -> str:

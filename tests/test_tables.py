@@ -1,0 +1,64 @@
+"""Tables and figures are strings that hold what `calc` computed, and nothing else."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from calc import gpus, models
+from calc.estimate import Run, estimate
+from calc.gpus import get
+from calc.models import load
+from calc.tables import memory, reference
+from calc.tables.figures import bars
+from calc.tables.text import markdown, per_param, size
+
+LLAMA = load("llama-3.3-70b")
+RUNS = [Run(model=LLAMA, world_size=8, strategy=name) for name in ("ddp", "zero1", "zero2", "zero3")]
+
+
+def cells(table: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()]
+
+
+def test_markdown_aligns_and_makes_the_total_bold() -> None:
+    table = markdown(["Line", ">GB"], [["a|b", "1"], ["sum", "1"]], total=True)
+    assert table.splitlines() == ["| Line | GB |", "| --- | --: |", "| a\\|b | 1 |", "| **sum** | **1** |"]
+
+
+@pytest.mark.parametrize("table", [memory.one_copy(estimate(RUNS[0])), memory.paper_total(estimate(RUNS[3]))])
+def test_the_total_row_is_the_sum_of_the_rows(table: str) -> None:
+    amounts = [int(row[-2].strip("*").replace(",", "")) for row in cells(table)[2:]]
+    assert sum(amounts[:-1]) == amounts[-1] > 0
+
+
+def test_by_strategy_says_by_how_much_the_states_pass_the_card() -> None:
+    rows = cells(memory.by_strategy(RUNS, get("h100-sxm5-80gb")))[2:]
+    assert [(row[0], row[-2], row[-1]) for row in rows] == [
+        ("DDP", "**1,128.9 GB**", "1,043.8 GB too much"),
+        ("ZeRO-1", "**388.0 GB**", "303.0 GB too much"),
+        ("ZeRO-2", "**264.6 GB**", "179.5 GB too much"),
+        ("ZeRO-3", "**141.1 GB**", "56.1 GB too much"),
+    ]
+
+
+def test_every_registry_has_its_row() -> None:
+    tables = (reference.models_table(), reference.gpus_table())
+    rows = [cells(table)[2:] for table in tables]
+    assert [len(found) for found in rows] == [len(models.known()), len(gpus.known())]
+    assert len({tuple(row) for row in rows[0]}) == len(rows[0])
+
+
+def test_bars_are_to_scale_and_described() -> None:
+    figure = bars({"a": {"weights": 50, "optimizer": 30}}, 100, "card", "A title", "What it shows.")
+    widths = re.findall(r'class="fig-bar [^"]*" x="([\d.]+)%" y="\d+" width="([\d.]+)%"', figure)
+    assert widths == [("0.00", "50.00"), ("50.00", "30.00")]
+    assert 'x1="100.00%"' in figure
+    assert "<title id=" in figure
+    assert ">What it shows.</desc>" in figure
+
+
+def test_a_dash_stands_for_what_is_not_known() -> None:
+    assert size(None) == "–"
+    assert per_param(16, 8) == "2"
