@@ -116,7 +116,7 @@ def nf4_bytes(numel: int, *, double_quantised: bool) -> int:
 
     Formula: numel/2 + 4·⌈numel/64⌉; double-quantised, the scales become one byte each plus
     an fp32 per 256 of them, a 256-entry code and one fp32 offset.
-    Source: bitsandbytes `Params4bit` / `QuantState`, QLoRA (arXiv:2305.14314) section 3.
+    Source: bitsandbytes `Params4bit` / `QuantState`; `qlora-paper`, section 3.
 
     >>> nf4_bytes(4096 * 4096, double_quantised=False)
     9437184

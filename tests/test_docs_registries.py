@@ -1,0 +1,64 @@
+"""Each record has its row on its reference page, each row its record; each source is used and known.
+
+The rows are those that the page's own executed blocks print, so a page that stops showing a table fails.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from calc import cli
+from calc.units import records
+from tests.examples import DOCS, MODULES, PAGES, ROOT, printed
+
+#: A registry, what names its records, and the page that shows them with `print(<registry>_table())`.
+TABLES = [
+    ("gpus", "slug", "gpus"),
+    ("models", "name", "models"),
+    ("optimizers", "name", "optimizers"),
+    ("strategies", "name", "strategies-and-recipes"),
+    ("recipes", "name", "strategies-and-recipes"),
+]
+
+
+def rows(page: str, block: str) -> list[str]:
+    """The name, in code, of each row of the table that the block prints."""
+    text = printed(DOCS / "reference" / f"{page}.md")
+    table = re.search(rf"print\({block}\(\)\) -->\n\n\|.*\n\|.*\n((?:\|.*\n?)+)", text)
+    assert table, f"docs/reference/{page}.md no longer prints {block}()"
+    return [re.findall(r"`([^`]+)`", row.split("|")[1])[-1] for row in table[1].splitlines()]
+
+
+@pytest.mark.parametrize(("registry", "key", "page"), TABLES)
+def test_each_record_has_its_row_and_each_row_its_record(registry, key, page):
+    assert rows(page, f"{registry}_table") == [record[key] for record in cli.answer([registry])]
+
+
+def test_each_row_of_the_facts_is_a_record():
+    for registry in ("gpus", "models", "optimizers", "strategies", "recipes"):
+        assert len(records(registry)) == len(cli.answer([registry])), registry
+
+
+def test_each_source_is_known_and_used():
+    known = [source["id"] for source in records("sources")]
+    assert len(set(known)) == len(known)
+    in_data = {
+        found
+        for path in (ROOT / "calc" / "data").glob("*.json")
+        if path.name not in ("gpus.json", "models.json")  # these quote theirs in full
+        for found in re.findall(r'"source": "([^"]+)"', path.read_text())
+    }
+    in_prose = {found for page in PAGES for found in re.findall(r"<!--~ (\S+) -->", page.read_text())}
+    in_code = {found for module in MODULES for found in re.findall(r"`([a-z0-9-]+)`", module.read_text())}
+    assert in_data - set(known) == set(), "name it in calc/data/sources.json"
+    assert in_prose - set(known) == set(), "name it in calc/data/sources.json"
+    assert set(known) - in_data - in_prose - in_code == set(), "a source that nothing uses"
+    assert rows("units-and-sources", "sources_table") == known
+
+
+def test_facts_name_their_source():
+    for registry in ("gpus", "models"):
+        for record in records(registry):
+            assert record.get("source") or record.get("sources"), record["name"]
