@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from calc.models.families import from_config
+from calc.models.architectures import from_config
 from calc.models.tensors import Model, Tensor
 from calc.units import InputError, unknown
 
