@@ -1,0 +1,12 @@
+// What scrolls sideways can be reached with the keyboard. Material wraps tables once a page is
+// shown, also when it swaps pages without loading, so this looks again whenever either happens.
+document$.subscribe(() => {
+  const look = () => {
+    for (const box of document.querySelectorAll(".md-typeset__scrollwrap, .formula")) {
+      if (box.scrollWidth > box.clientWidth) box.tabIndex = 0
+      else box.removeAttribute("tabindex")
+    }
+  }
+  requestAnimationFrame(look)
+  new ResizeObserver(look).observe(document.querySelector("article"))
+})
