@@ -253,12 +253,12 @@ def check(text: str, *, file: str, answer: Answer, mend: str = MEND) -> tuple[Fi
                     raise unknown("source", source, sources)
                 note(at, "cited", said, f"{said}, from {source}", (digits, digits))
         except InputError as error:
-            note(at, "unreadable", said, f"{error}; mend this mark by hand", (digits, digits))
+            note(at, "unreadable", said, f"{error}; mend this mark by hand, then run {mend}", (digits, digits))
     for found in quantities:
         if found.start() not in findings:
-            message = "has no mark: write <!--= query --> behind it, or <!--~ source -->"
+            advice = f"write <!--= query --> behind it, or <!--~ source -->, then run {mend}"
             said = " ".join(found[0].split())
-            note(found.start(), "unmarked", said, f"{said} {message}", ("", ""))
+            note(found.start(), "unmarked", said, f"{said} has no mark: {advice}", ("", ""))
     return tuple(findings[at] for at in sorted(findings))
 
 

@@ -84,7 +84,7 @@ def _stale_numbers(page: Page) -> list[str]:
 def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> None:
     if not _now.faults:
         return
-    fault = f"{page.file.src_uri}: {'; '.join(_now.faults)}"
+    fault = f"{page.file.src_uri}: {'; '.join(_now.faults)}\nMend the page, then run make site."
     if not _now.serving:
         raise PluginError(fault)
     log.error(fault)

@@ -48,6 +48,7 @@ DOCS = ROOT / "docs"
 GOLDEN = ROOT / "tests" / "golden"
 PAGES = (*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")))
 MODULES = tuple(sorted((ROOT / "calc").rglob("*.py")))
+AGAIN = "\nmend the block, then run make test"
 
 
 def fences(document: Document) -> Iterator[Region]:
@@ -55,7 +56,7 @@ def fences(document: Document) -> Iterator[Region]:
     try:
         known = {fence.line: fence for fence in read_fences(document.text)}
     except FenceError as error:
-        fault = str(error)
+        fault = f"{error}{AGAIN}"
         yield Region(0, 0, evaluator=lambda example: fault)
         return
     end = 0
@@ -70,13 +71,11 @@ def fences(document: Document) -> Iterator[Region]:
 def evaluate(example: Example) -> str | None:
     """What is wrong with one block, or None."""
     fence: Fence = example.parsed
-    if fence.executed:
-        try:
-            execute(fence, example.document)
-        except ExecutionError as error:
-            return str(error)
-        return None
-    return BLOCKS[fence.language](fence.source)
+    try:
+        fault = execute(fence, example.document) and None if fence.executed else BLOCKS[fence.language](fence.source)
+    except ExecutionError as error:
+        fault = str(error)
+    return fault and fault + AGAIN
 
 
 def execute(fence: Fence, document: Document) -> str:

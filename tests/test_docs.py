@@ -24,7 +24,8 @@ HISTORY = (ROOT / "CHANGELOG.md", DOCS / "changelog.md")
 @pytest.mark.parametrize("document", [page for page in PAGES if page not in HISTORY], ids=name)
 def test_every_number_is_marked_and_true(document):
     found = check.check(document.read_text(), file=name(document), answer=cli.answer, mend="make numbers")
-    assert not [str(finding) for finding in found if not finding.ok]
+    faults = [str(finding) for finding in found if not finding.ok]
+    assert not faults, "\n".join(faults)
 
 
 @pytest.mark.parametrize("document", PAGES, ids=name)

@@ -33,7 +33,8 @@ def rows(page: str, block: str) -> list[str]:
 
 @pytest.mark.parametrize(("registry", "key", "page"), TABLES)
 def test_each_record_has_its_row_and_each_row_its_record(registry, key, page):
-    assert rows(page, f"{registry}_table") == [record[key] for record in cli.answer([registry])]
+    shown, known = set(rows(page, f"{registry}_table")), {record[key] for record in cli.answer([registry])}
+    assert shown == known, f"docs/reference/{page}.md and the records differ in {shown ^ known}; then run make golden"
 
 
 def test_each_row_of_the_facts_is_a_record():
@@ -52,9 +53,10 @@ def test_each_source_is_known_and_used():
     }
     in_prose = {found for page in PAGES for found in re.findall(r"<!--~ (\S+) -->", page.read_text())}
     in_code = {found for module in MODULES for found in re.findall(r"`([a-z0-9-]+)`", module.read_text())}
-    assert in_data - set(known) == set(), "name it in calc/data/sources.json"
-    assert in_prose - set(known) == set(), "name it in calc/data/sources.json"
-    assert set(known) - in_data - in_prose - in_code == set(), "a source that nothing uses"
+    assert in_data - set(known) == set(), "name it in calc/data/sources.json, then run make golden"
+    assert in_prose - set(known) == set(), "name it in calc/data/sources.json, then run make golden"
+    unused = set(known) - in_data - in_prose - in_code
+    assert not unused, f"a source that nothing uses: {unused}; take it out, then run make golden"
     assert rows("units-and-sources", "sources_table") == known
 
 

@@ -97,7 +97,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
             for url in CSS_LOAD.findall(sheet.read_text(encoding="utf-8"))
             if ELSEWHERE.match(url)
         ]
-    assert not loads, "a third party would be asked for these"
+    assert not loads, "a third party would be asked for these; take them out, then run make test"
 
 
 def test_every_page_carries_the_content_security_policy_first(site: Path) -> None:
@@ -196,4 +196,4 @@ def test_links_and_fragments_lead_somewhere(site: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.returncode == 0, f"{run.stdout}{run.stderr}\nmend the links, then run make test"
