@@ -14,7 +14,7 @@ from functools import cache
 from typing import NoReturn
 
 from calc import check, gpus, models
-from calc.estimate import BASE_DTYPES, Estimate, Run, estimate
+from calc.estimate import CHOICES, Estimate, Phase, Run, estimate
 from calc.fit import fit
 from calc.sharding import STRATEGIES
 from calc.states import OPTIMIZERS, RECIPES
@@ -90,8 +90,11 @@ def _run_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--optimizer", default="adamw", help=", ".join(OPTIMIZERS))
     sub.add_argument("--seq-len", type=_int, default=2048, help="tokens of one sequence")
     sub.add_argument("--micro-batch", type=_int, default=1, help="sequences per GPU at a time")
+    sub.add_argument("--accumulation", type=_int, default=1, help="micro-batches between optimizer steps")
     _lora_options(sub)
-    sub.add_argument("--base-dtype", default="bf16", help=", ".join(BASE_DTYPES))
+    defaults = {field.name: field.default for field in fields(Run)}
+    for name, allowed in CHOICES.items():
+        sub.add_argument(f"--{name.replace('_', '-')}", default=defaults[name], help=", ".join(allowed))
 
 
 def _lora_options(sub: argparse.ArgumentParser) -> None:
@@ -142,11 +145,16 @@ def estimate_json(found: Estimate) -> dict[str, object]:
         "states_bytes": found.states.total,
         "one_line": {f.name: getattr(found.one_line, f.name) for f in fields(found.one_line)},
         "one_line_bytes": found.one_line.total,
-        "phases": None,
-        "peak": None,
-        "host_per_node_bytes": None,
+        "phases": found.phases and {name: _phase(phase) for name, phase in found.phases.items()},
+        "peak": found.peak and {f.name: getattr(found.peak, f.name) for f in fields(found.peak)},
+        "host_per_node_bytes": found.host_per_node_bytes,
         "assumptions": list(found.assumptions),
     }
+
+
+def _phase(phase: Phase) -> dict[str, object]:
+    lines = [{"line": line.line, "bytes": line.bytes, "kind": line.kind} for line in phase.lines]
+    return {"bytes": phase.bytes, "instant": phase.instant, "lines": lines}
 
 
 def _fit(args: argparse.Namespace) -> Json:

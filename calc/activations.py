@@ -1,0 +1,393 @@
+"""What one step needs beside the training state: activations, logits, and the optimizer's temporaries.
+
+A decoder layer is written down as its operations in the order of the forward pass, each with the bytes
+per token that PyTorch keeps for its backward and the bytes that are alive while that backward runs.
+From this list follow what a layer keeps and when its own backward peaks.
+The operations are those of transformers 5.24.0, checked against PyTorch's memory trackers (Verification page).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from calc.models import Block, Model, Tensor
+from calc.units import DTYPE_BYTES, ceil_div
+
+#: Multiply by the norm's weight in fp32, so the normalised copy is kept in fp32.
+_FP32_NORMS = ("gemma2", "gemma3_text", "olmo2", "olmo3")
+#: Concatenate what rotary embedding turns and what it leaves, so attention's output is copied once more.
+_SPLIT_ROPE = ("phi3", "glm4_moe", "minimax_m2", "deepseek_v3", "kimi_k2")
+#: Cast the router's input to fp32.
+_FP32_ROUTERS = ("glm4_moe", "minimax_m2", "deepseek_v3", "kimi_k2")
+#: Weigh the experts' outputs in fp32.
+_FP32_EXPERTS = ("glm4_moe", "deepseek_v3", "kimi_k2")
+#: Keep cosines and sines in fp32.
+_FP32_ROPE = ("olmo2", "olmo3")
+#: Families whose operations are known here.
+_KNOWN = (
+    *("llama", "mistral", "ministral3", "mixtral", "qwen2", "qwen3", "qwen3_moe", "smollm3", "phi3", "olmo2", "olmo3"),
+    *("gemma2", "gemma3_text", "glm4_moe", "minimax_m2", "deepseek_v3", "kimi_k2"),
+)
+#: Checkpointing: `selective` recomputes every second layer, `matmuls` all but attention and matrix products.
+CHECKPOINTING = ("full", "selective", "matmuls", "none")
+ATTENTION = ("sdpa", "eager")
+LOSSES = ("full", "chunked")
+STEPS = ("fused", "foreach", "for-loop")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One operation of a layer, in bytes per token: kept for its backward, and alive during it.
+
+    `work` counts gradients and temporaries, the gradient of the residual stream among them.
+    `numel` are the weight elements whose gradient it makes; `result` is what selective recomputation
+    keeps of it (the outputs of matrix products and of attention).
+    """
+
+    name: str
+    saved: int = 0
+    work: int = 0
+    numel: int = 0
+    result: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """One instant of a layer's backward: bytes per token saved and at work, and weight elements with a gradient."""
+
+    saved: int
+    work: int
+    numel: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What one layer costs, in bytes per token.
+
+    `boundary` is its input, `saved` what its backward needs, `results` its matrix products and attention;
+    `moments` are the instants at which its backward can peak.
+    """
+
+    boundary: int
+    saved: int
+    results: int
+    moments: tuple[Moment, ...]
+
+    def kept(self, checkpointing: str, layer: int) -> int:
+        """Bytes per token that layer number `layer` keeps from forward to backward."""
+        if checkpointing == "matmuls":
+            return self.boundary + self.results
+        return self.boundary if checkpointed(checkpointing, layer) else self.saved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What follows the layers, in bytes per token: the final norm, and logits with their loss.
+
+    `forward` and `backward` are the worst instants of the loss; `weight_work` is what is left of the
+    logits while the head's own gradient is made.
+    """
+
+    norm: int
+    forward: int
+    backward: int
+    weight_work: int
+    tables: int
+
+
+def checkpointed(checkpointing: str, layer: int) -> bool:
+    """Whether layer number `layer`, from 0, is recomputed; `selective` takes every second one."""
+    return checkpointing in ("full", "matmuls") or (checkpointing == "selective" and layer % 2 == 1)
+
+
+def unsupported(model: Model) -> str:
+    """Why the activations of `model` are not computed; empty where they are.
+
+    >>> from calc.models import load
+    >>> unsupported(load("70B"))
+    'a bare count has no architecture'
+    >>> unsupported(load("llama-3.1-8b"))
+    ''
+    """
+    if not model.has_architecture:
+        return "a bare count has no architecture"
+    if model.model_type not in _KNOWN:
+        return f"the operations of a {model.model_type} layer are not written down"
+    return ""
+
+
+class _Layer:
+    """The operations of one block; `b` is bytes of an activation, `s` of an element of the residual stream."""
+
+    def __init__(self, model: Model, block: Block, dtype: str, attention: str, seq_len: int) -> None:
+        self.block, self.config, self.family = block, model.config, model.model_type
+        self.autocast = dtype == "autocast"
+        self.b = 4 if dtype == "fp32" else 2
+        self.s = 2 if dtype == "bf16" else 4
+        self.attention, self.seq_len = attention, seq_len
+        self.hidden = _int(model.config, "hidden_size")
+        self.by_name = {_short(t.name): t for t in block.tensors}
+
+    def numel(self, *parts: str) -> int:
+        """Trainable elements of the tensors whose module is one of `parts`."""
+        return sum(
+            t.count * t.numel for t in self.block.tensors if t.trainable and any(f"{p}." in t.name for p in parts)
+        )
+
+    def width(self, name: str) -> int:
+        """Outputs of a linear layer, 0 where there is none."""
+        tensor = self.by_name.get(f"{name}.weight")
+        return tensor.shape[0] if tensor else 0
+
+    def needs_input(self, *parts: str) -> bool:
+        return self.numel(*parts) > 0
+
+    def norm(self, name: str, width: int, rows: int = 1, out: int = 0, pending: int = 0) -> Op:
+        """RMSNorm as transformers writes it; `out` is its output where only it keeps that.
+
+        In 16 bit it keeps an fp32 copy of its input, the normalised copy and one scale per row.
+        Backward peaks with five fp32 copies of the input beside the saved one (measured).
+        """
+        product = 4 if self.family in _FP32_NORMS or self.s == 4 else 2
+        saved = 4 * width + 4 * rows + (product * width if self.numel(name) else 0) + out
+        total = 24 * width + 4 * rows + self.s * self.hidden + pending
+        return Op(name=name, saved=saved, work=total - saved, numel=self.numel(name))
+
+    def linear(self, name: str, into: int, out: int, *modules: str, shared: bool = False, work: int = 0) -> Op:
+        """Linear layers that read one input: kept once, or once for each under autocast, which casts each time.
+
+        `shared`: the input is already kept by another operation.
+        """
+        parts = modules or (name,)
+        copies = len(parts) if self.autocast and not shared else int(not shared)
+        saved = copies * self.b * into if self.needs_input(*parts) else 0
+        return Op(name=name, saved=saved + self.adapters(parts, into), work=work, numel=self.numel(*parts),
+                  result=self.b * out)
+
+    def adapters(self, parts: tuple[str, ...], into: int) -> int:
+        """What LoRA keeps: for each adapted module the small product, and its input where it casts that."""
+        ranks = [t.shape[0] for t in self.block.tensors for p in parts if f"{p}.lora_A" in t.name]
+        return sum(self.b * rank for rank in ranks)
+
+    def ops(self) -> Iterator[Op]:
+        h, names = self.hidden, self.by_name
+        residual = self.s * h
+        if "input_layernorm.weight" in names:
+            yield self.norm("input_layernorm", h)
+        yield from self.mla() if self.block.attention == "mla" else self.gqa()
+        sandwich = "pre_feedforward_layernorm.weight" in names or "input_layernorm.weight" not in names
+        if sandwich:
+            yield self.norm("post_attention_layernorm", h)
+        if "pre_feedforward_layernorm.weight" in names:
+            yield self.norm("pre_feedforward_layernorm", h)
+        elif not sandwich:
+            yield self.norm("post_attention_layernorm", h)
+        if self.block.mlp == "moe":
+            yield from self.moe()
+        else:
+            yield from self.mlp("mlp", residual)
+        if sandwich:
+            yield self.norm("post_feedforward_layernorm", h)
+
+    def gqa(self) -> Iterator[Op]:
+        """Grouped-query attention: q, k, v, their norms, rotary embedding, attention, output projection."""
+        b, h = self.b, self.hidden
+        num_heads, num_kv = _int(self.config, "num_attention_heads"), _int(self.config, "num_key_value_heads")
+        query = self.by_name["self_attn.o_proj.weight"].shape[1]
+        dim = query // num_heads
+        keys = num_kv * dim
+        fused = self.width("self_attn.qkv_proj")
+        modules = ("qkv_proj",) if fused else ("q_proj", "k_proj", "v_proj")
+        yield self.linear("qkv", h, query + 2 * keys, *modules)
+        if "self_attn.q_norm.weight" in self.by_name:
+            full = self.by_name["self_attn.q_norm.weight"].shape[0] != dim
+            yield self.norm("k_norm", keys, 1 if full else num_kv, pending=b * (query + keys))
+            yield self.norm("q_norm", query, 1 if full else num_heads, pending=b * 2 * keys)
+        # v is a slice of the fused projection, which stays whole.
+        values = fused if fused else keys
+        yield from self.core(query, query, keys, values, num_heads)
+        yield self.linear("o_proj", query, h, shared=self.family not in _SPLIT_ROPE)
+
+    def core(self, query: int, out: int, keys: int, values: int, num_heads: int) -> Iterator[Op]:
+        """Attention itself: q, k, v, output and one fp32 number per head, or eager's squares of the sequence."""
+        b, s = self.b, self.s * self.hidden
+        if self.attention == "sdpa":
+            saved = b * (query + out + keys + values) + 4 * num_heads
+            yield Op(name="attention", saved=saved, work=s + b * (2 * query + 2 * keys), result=b * out + 4 * num_heads)
+            return
+        # fp32 probabilities and, in 16 bit, their copy; keys and values repeated for every head.
+        square = num_heads * self.seq_len
+        copy = b * square if b == 2 else 0
+        saved = b * (3 * query + out) + 4 * square + copy
+        yield Op(name="attention", saved=saved, work=s + b * 2 * query + copy + 8 * square, result=b * out)
+
+    def mla(self) -> Iterator[Op]:
+        """Multi-head latent attention: low-rank q and kv with a norm each, heads of two parts."""
+        h, num_heads = self.hidden, _int(self.config, "num_attention_heads")
+        nope, rope = _int(self.config, "qk_nope_head_dim"), _int(self.config, "qk_rope_head_dim")
+        value, kv_rank = _int(self.config, "v_head_dim"), _int(self.config, "kv_lora_rank")
+        q_rank, query, out = self.width("self_attn.q_a_proj"), num_heads * (nope + rope), num_heads * value
+        first = "q_a_proj" if q_rank else "q_proj"
+        yield self.linear("down", h, (q_rank or query) + kv_rank + rope, first, "kv_a_proj_with_mqa")
+        if q_rank:
+            yield self.norm("q_a_layernorm", q_rank)
+            yield self.linear("q_b_proj", q_rank, query)
+        yield self.norm("kv_a_layernorm", kv_rank)
+        yield self.linear("kv_b_proj", kv_rank, num_heads * (nope + value))
+        # The values are a slice of kv_b_proj's output, which stays whole.
+        yield from self.core(query, out, query, num_heads * (nope + value), num_heads)
+        yield self.linear("o_proj", out, h)
+
+    def mlp(self, module: str, residual: int) -> Iterator[Op]:
+        """Gated MLP: gate, its activation, up and their product."""
+        b, inner = self.b, self.by_name[f"{module}.down_proj.weight"].shape[1]
+        fused = f"{module}.gate_up_proj.weight" in self.by_name
+        parts = (f"{module}.gate_up_proj",) if fused else (f"{module}.gate_proj", f"{module}.up_proj")
+        yield self.linear(f"{module}.up", self.hidden, 2 * inner, *parts)
+        yield Op(name=f"{module}.product", saved=3 * b * inner, work=residual + 3 * b * inner)
+        yield self.linear(f"{module}.down_proj", inner, self.hidden, work=residual + b * inner)
+
+    def moe(self) -> Iterator[Op]:
+        """Routed experts as grouped products: every token's k copies are sorted by expert."""
+        b, h, residual = self.b, self.hidden, self.s * self.hidden
+        gate_up, down = self.by_name["mlp.experts.gate_up_proj"], self.by_name["mlp.experts.down_proj"]
+        total, inner = gate_up.shape[0], down.shape[2]
+        chosen = int(gate_up.active * total)
+        router = 4 * h if self.family in _FP32_ROUTERS else 0
+        yield Op(name="router", saved=b * h + router + 4 * total + 26 * chosen, numel=self.numel("mlp.gate"))
+        wide = 4 if self.family in _FP32_EXPERTS else b
+        yield Op(name="experts.up", saved=chosen * b * h, numel=_numel(gate_up))
+        yield Op(name="experts.product", saved=3 * chosen * b * inner, work=residual + 3 * chosen * b * inner)
+        yield Op(
+            name="experts.down",
+            saved=chosen * b * (inner + h),
+            work=2 * residual + 2 * chosen * wide * h + chosen * b * h,
+            numel=_numel(down),
+        )
+        for module in ("mlp.shared_experts", "mlp.shared_expert"):
+            if f"{module}.down_proj.weight" in self.by_name:
+                yield from self.mlp(module, residual)
+
+
+def _numel(tensor: Tensor) -> int:
+    return tensor.count * tensor.numel if tensor.trainable else 0
+
+
+def _short(name: str) -> str:
+    return name.rpartition("*.")[2]
+
+
+def _int(config: object, field: str) -> int:
+    return int(str(config[field]))  # type: ignore[index]
+
+
+@lru_cache(maxsize=1024)
+def block_cost(model: Model, block: Block, dtype: str, attention: str, seq_len: int) -> Cost:
+    """What one layer of `block` costs in bytes per token, computing in `dtype` (bf16, fp32 or autocast).
+
+    Formula: saved = Σ of its operations; a moment per operation, seen from the end of the layer: what is
+    still saved, what is alive, and the gradients of the weights so far. Dominated moments are left out.
+    `seq_len` matters to eager attention alone.
+    Source: the operations of transformers' layers, measured by PyTorch's trackers (Verification page).
+
+    >>> from calc.models import load
+    >>> llama = load("llama-3.1-8b")
+    >>> block_cost(llama, llama.blocks[0], "bf16", "sdpa", 2048).saved
+    200840
+    """
+    layer = _Layer(model, block, dtype, attention, seq_len)
+    ops = tuple(layer.ops())
+    moments: list[Moment] = []
+    saved, numel = sum(op.saved for op in ops), 0
+    for op in reversed(ops):
+        numel += op.numel
+        moments.append(Moment(saved=saved, work=op.work, numel=numel))
+        saved -= op.saved
+    best = tuple(m for m in moments if not any(_covers(other, m) for other in moments if other is not m))
+    return Cost(
+        boundary=layer.s * layer.hidden,
+        saved=sum(op.saved for op in ops),
+        results=sum(op.result for op in ops),
+        moments=best,
+    )
+
+
+def _covers(one: Moment, other: Moment) -> bool:
+    """Whether `one` needs at least as much as `other` for any number of tokens."""
+    return one != other and one.saved + one.work >= other.saved + other.work and one.numel >= other.numel
+
+
+@lru_cache(maxsize=256)
+def head_cost(model: Model, dtype: str, loss: str) -> Head:
+    """The final norm and the loss in bytes per token.
+
+    Formula, V = vocabulary: forward 2V logits + 4V in fp32 + 4V log-softmax; backward 4V log-softmax,
+    4V and 4V of gradients = 12V. `chunked` is a fused linear cross-entropy, which makes the logits of a
+    few tokens at a time: h/V of them, and the gradient of its input.
+    `tables` are cosines, sines, token ids and labels.
+    Source: `ForCausalLMLoss` in transformers; Liger Kernel for the chunks.
+
+    >>> from calc.models import load
+    >>> head_cost(load("llama-3.1-8b"), "bf16", "full").backward
+    1539072
+    """
+    h, vocab = _int(model.config, "hidden_size"), _int(model.config, "vocab_size")
+    b, s = (4 if dtype == "fp32" else 2), (2 if dtype == "bf16" else 4)
+    train = any(t.trainable for t in model.last)
+    wide = 4 if model.model_type in _FP32_NORMS or s == 4 else 2
+    norm = 4 * h + 4 + (wide * h if train else 0) + (b * h if train or model.tied else 0)
+    capped = b * vocab if model.config.get("final_logit_softcapping") else 0
+    if model.config.get("head_dim"):
+        dim = _int(model.config, "head_dim")
+    elif model.config.get("qk_rope_head_dim"):
+        dim = _int(model.config, "qk_rope_head_dim")
+    else:
+        dim = h // _int(model.config, "num_attention_heads")
+    tables = 16 + 2 * dim * (4 if model.model_type in _FP32_ROPE or s == 4 else 2)
+    if loss == "chunked":
+        chunk = ceil_div(h * b, 1)
+        return Head(norm=norm, forward=chunk + b * h, backward=b * h, weight_work=b * h, tables=tables)
+    upcast = 4 * vocab if b == 2 else 0
+    return Head(
+        norm=norm,
+        forward=capped + b * vocab + upcast + 4 * vocab,
+        backward=capped + 12 * vocab,
+        weight_work=b * vocab + b * h,
+        tables=tables,
+    )
+
+
+def step_temporaries(step: str, itemsize: int, numel: int, largest: int) -> int:
+    """Bytes that AdamW allocates at the step on one rank beside its states.
+
+    Formula: fused 0; foreach itemsize·n over all n elements; for-loop 2·itemsize on the largest tensor.
+    Source: torch.optim, measured (Verification page).
+
+    >>> step_temporaries("foreach", 4, 1000, 10), step_temporaries("for-loop", 4, 1000, 10)
+    (4000, 80)
+    """
+    if step == "fused":
+        return 0
+    return itemsize * numel if step == "foreach" else 2 * itemsize * largest
+
+
+def largest_tensor(tensors: tuple[Tensor, ...]) -> int:
+    """Elements of the largest trainable tensor."""
+    return max((prod(t.shape) for t in tensors if t.trainable), default=0)
+
+
+#: bytes of an activation by the dtype that the recipe computes in
+COMPUTE: dict[str, str] = {"fp32": "fp32", "autocast": "autocast"}
+
+
+def compute_dtype(recipe: str) -> str:
+    """The dtype that a recipe computes in: bf16, fp32 or autocast."""
+    return COMPUTE.get(recipe, "bf16")
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of an element that a recipe computes with."""
+    return DTYPE_BYTES["fp32" if dtype == "fp32" else "bf16"]
