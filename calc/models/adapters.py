@@ -1,24 +1,27 @@
-"""LoRA: a frozen base model and two small matrices beside each chosen linear layer."""
+"""LoRA: a frozen base model and two small matrices beside each chosen weight."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from calc.models.fields import table
 from calc.models.tensors import Model, Tensor
 from calc.units import InputError, unknown, whole
 
 ALL_LINEAR = "all-linear"
+#: Matrices narrower than this, such as a gate with one output, do not limit the rank.
+NARROW = 256
 
 
 def with_adapters(model: Model, *, rank: int, targets: str | Sequence[str] = ALL_LINEAR) -> Model:
     """`model` frozen, with LoRA matrices of `rank` beside the `targets`, as peft 0.21.2 makes them.
 
-    Each target of shape (out, in) gets `lora_A` (rank, in) and `lora_B` (out, rank): rank·(in + out).
+    A target of shape (out, in) gets `lora_A` (rank, in) and `lora_B` (out, rank): rank·(in + out) parameters.
     `targets` is `all-linear`, every linear layer but `lm_head`, or names of modules such as `q_proj`.
-    `rank` is from 1 to the smallest dimension of the targets.
+    `rank` is from 1 to the smallest dimension of the targets that are not narrower than 256.
     Raises `InputError` for a bare count, an unknown target, and a rank that is too large.
-    Source: arXiv:2106.09685 section 4.1; peft's `LoraConfig`.
+    Source: arXiv:2106.09685 section 4.1; peft's `LoraConfig` and its conversion of fused experts.
 
     >>> from calc.models import load
     >>> with_adapters(load("llama-3.1-8b"), rank=16).num_trainable
@@ -26,15 +29,14 @@ def with_adapters(model: Model, *, rank: int, targets: str | Sequence[str] = ALL
     """
     if not model.has_architecture:
         raise InputError(f"{model.name} is a bare count; LoRA needs the shapes of a model's layers")
-    sections = (model.first, *(block.tensors for block in model.blocks), model.last)
-    modules = {_module(t) for section in sections for t in section if t.kind == "linear"}
-    if isinstance(targets, str) and targets.lower() == ALL_LINEAR:
-        chosen = modules - {"lm_head"}
-    else:
-        wanted = (targets,) if isinstance(targets, str) else tuple(targets)
-        chosen = {module for target in wanted for module in _matching(target, modules)}
-    shapes = [t.shape for section in sections for t in section if _module(t) in chosen and t.kind == "linear"]
-    limit = min(min(shape) for shape in shapes)
+    row = table()["architectures"][table()["same_as"].get(model.model_type, model.model_type)]
+    fused = table()["lora"].get(row.get("lora"), {})
+    chosen = _chosen(model, targets, fused)
+    tensors = [tensor for tensor in model.tensors if tensor.name in chosen]
+    if row.get("lora_refuses") in {_leaf(tensor) for tensor in tensors}:
+        raise InputError(f"peft refuses LoRA on {row['lora_refuses']} of {model.model_type}; name the other targets")
+    dimensions = [min(tensor.shape[-2:]) for tensor in tensors]
+    limit = min((size for size in dimensions if size >= NARROW), default=max(dimensions))
     if whole("rank", rank, 1, 10**6) > limit:
         raise InputError(f"rank {rank} is larger than the smallest dimension of the targets, {limit}")
 
@@ -42,16 +44,20 @@ def with_adapters(model: Model, *, rank: int, targets: str | Sequence[str] = ALL
         result: list[Tensor] = []
         for tensor in tensors:
             result.append(replace(tensor, trainable=False))
-            if tensor.kind == "linear" and (module := _module(tensor)) in chosen:
-                out, into = reversed(tensor.shape) if model.model_type == "gpt2" else tensor.shape
-                for name, shape in (("lora_A", (rank, into)), ("lora_B", (out, rank))):
-                    weight = f"{module}.{name}.default.weight"
-                    result.append(replace(tensor, name=weight, shape=shape, kind="adapter"))
+            if tensor.name in chosen:
+                *experts, out, into = tensor.shape
+                if row.get("attention") == "gpt2_attention":  # GPT-2 stores its matrices as (in, out)
+                    out, into = into, out
+                inner = rank * chosen[tensor.name] * (experts[0] if experts else 1)
+                for matrix, shape in (("lora_A", (inner, into)), ("lora_B", (out, inner))):
+                    name = f"{tensor.name.removesuffix('.weight')}.{matrix}.default.weight"
+                    result.append(replace(tensor, name=name, shape=shape, kind="adapter"))
         return tuple(result)
 
-    notes = [f"LoRA of rank {rank} on {', '.join(sorted({m.rsplit('.', 1)[-1] for m in chosen}))}; the base is frozen"]
+    notes = [f"LoRA of rank {rank} on {', '.join(sorted({_leaf(t) for t in tensors}))}; the base is frozen"]
     if any(t.kind == "expert" for t in model.tensors):
-        notes.append("routed experts are one 3-D parameter in transformers, no linear layers: they get no adapter")
+        took = "adapters too, as peft converts them" if any(t.kind == "expert" for t in tensors) else "no adapters"
+        notes.append(f"the routed experts, 3-D parameters and no linear layers in transformers, get {took}")
     return replace(
         model,
         first=adapted(model.first),
@@ -61,14 +67,36 @@ def with_adapters(model: Model, *, rank: int, targets: str | Sequence[str] = ALL
     )
 
 
-def _module(tensor: Tensor) -> str:
-    return tensor.name.removesuffix(".weight")
+def _chosen(model: Model, targets: str | Sequence[str], fused: Mapping[str, str]) -> dict[str, int]:
+    """The tensors that get adapters, and how many ranks each: fused gate and up projections get two.
+
+    `fused` are names of projections that peft takes for parameters of the experts, wherever else they occur.
+    """
+    linear = [t.name for t in model.tensors if t.kind == "linear"]
+    leaves = dict.fromkeys(name.split(".")[-2] for name in linear)
+    names = [*(leaf for leaf in leaves if leaf not in fused), *fused]
+    wanted = [targets] if isinstance(targets, str) else list(targets)
+    if [str(target).lower() for target in wanted] == [ALL_LINEAR]:
+        wanted = [name for name in names if name != "lm_head"]
+    chosen: dict[str, int] = {}
+    taken: dict[str, set[str]] = {}
+    for target in wanted:
+        leaf = str(target).rpartition(".")[2]
+        if leaf in fused:
+            taken.setdefault(fused[leaf], set()).add(leaf)
+        elif found := [name for name in linear if f".{name}".endswith(f".{target}.weight")]:
+            chosen.update(dict.fromkeys(found, 1))
+        else:
+            raise unknown("LoRA target", target, [ALL_LINEAR, *names])
+    for parameter, leaves_taken in taken.items():
+        needed = {leaf for leaf, owner in fused.items() if owner == parameter}
+        if leaves_taken != needed:
+            raise InputError(f"peft adapts {' and '.join(sorted(needed))} of this model together; name both or neither")
+        chosen.update({t.name: len(needed) for t in model.tensors if t.name.endswith(f".{parameter}")})
+    if not chosen:
+        raise InputError("LoRA needs at least one target")
+    return chosen
 
 
-def _matching(target: str, modules: set[str]) -> list[str]:
-    """The modules that peft would take for `target`: of that name, or ending in it after a dot."""
-    found = [module for module in modules if module == target or module.endswith(f".{target}")]
-    if not found:
-        names = dict.fromkeys(module.rsplit(".", 1)[-1] for module in sorted(modules))
-        raise unknown("LoRA target", target, [ALL_LINEAR, *names])
-    return found
+def _leaf(tensor: Tensor) -> str:
+    return tensor.name.removesuffix(".weight").rpartition(".")[2]

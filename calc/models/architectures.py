@@ -56,6 +56,8 @@ def from_config(config: Mapping[str, Any], name: str) -> Model:
     head = () if tied else (Tensor(name="lm_head.weight", shape=(c.size("vocab_size"), hidden)),)
     first = tuple(_tensors(c, c.row.get("first", "embed"), ""))
     last = (*_tensors(c, c.row.get("last", "final_norm"), ""), *head)
+    for field, formula in c.row.get("fill", {}).items():
+        c.sizes.setdefault(field, c.number(formula))
     return Model(
         name=name,
         model_type=model_type,

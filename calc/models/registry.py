@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -14,11 +15,11 @@ from typing import Any
 
 from calc.models.architectures import from_config
 from calc.models.tensors import Model, Tensor
-from calc.units import InputError, unknown
+from calc.units import InputError
 
 MAX_PARAMS = 10**15
 MAX_FILE_BYTES = 10**6
-_COUNT = re.compile(r"(\d[\d_,]*(?:\.\d+)?)(?:e\+?(\d{1,2}))?\s*([kmbt]?)", re.IGNORECASE)
+_COUNT = re.compile(r"([+-]?[0-9][0-9_,]{0,40}(?:\.[0-9]{1,40})?)(?:e\+?([0-9]{1,3}))?\s*([kmbt]?)", re.IGNORECASE)
 _POWERS = {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}
 
 
@@ -58,10 +59,24 @@ def load(model: str) -> Model:
         return _known_model(record["id"])
     if count := _COUNT.fullmatch(wanted):
         return _bare_count(wanted, count)
-    path = Path(wanted)
-    if path.exists() or "\\" in wanted or wanted.endswith(".json") or wanted.startswith((".", "/", "~")):
-        return from_config(_read(path.expanduser()), wanted)
-    raise unknown("model", wanted, [record["name"] for record in known()])
+    if path := _path(wanted):
+        return from_config(_read(path), wanted)
+    near = difflib.get_close_matches(wanted.lower(), _names(), n=1)
+    hint = f" did you mean {near[0]!r}?" if near else ""
+    raise InputError(
+        f"unknown model {wanted[:80]!r};{hint} give a name that `calc models` lists,"
+        " the path of a config.json or of its folder, or a count of parameters such as 70B"
+    )
+
+
+def _path(wanted: str) -> Path | None:
+    """The path that `wanted` is: it is written as one, or something is there."""
+    written = wanted.endswith(".json") or wanted.startswith((".", "/", "~"))
+    try:
+        path = Path(wanted).expanduser()
+        return path if wanted and (written or path.exists()) else None
+    except (OSError, RuntimeError, ValueError):  # a name too long, no such user, a NUL
+        return None
 
 
 @cache
@@ -92,8 +107,8 @@ def _bare_count(text: str, match: re.Match[str]) -> Model:
 
 def _read(path: Path) -> Mapping[str, Any]:
     """The JSON object in a `config.json`, or an `InputError` that says why there is none."""
-    file = path / "config.json" if path.is_dir() else path
     try:
+        file = path / "config.json" if path.is_dir() else path
         with file.open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
@@ -103,7 +118,7 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise InputError(f"cannot read {file}: {error.strerror or error}") from None
     except InputError:
         raise
-    except (ValueError, RecursionError) as error:  # ValueError: JSON, UTF-8, an endless number
+    except (ValueError, RecursionError) as error:  # ValueError: JSON, UTF-8, a number without end
         raise InputError(f"{file} is not valid JSON: {str(error).splitlines()[0]}") from None
     if not isinstance(config, dict):
         raise InputError(f"{file} holds a JSON {type(config).__name__}, not an object of config fields")
