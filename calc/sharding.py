@@ -6,13 +6,14 @@ pieces with a recipe and an optimizer. All of it in elements and bytes, nothing 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 
 from calc.models import Model, Tensor
-from calc.states import Optimizer, Recipe, state_bytes
+from calc.states import Optimizer, Recipe, is_muon, state_bytes
 from calc.units import DTYPE_BYTES, ceil_div, nf4_bytes, records, unknown
 
 
@@ -73,24 +74,44 @@ def rows(shape: tuple[int, ...], world_size: int, rank: int) -> tuple[int, ...]:
     return (max(0, min(chunk, shape[0] - rank * chunk)), *shape[1:])
 
 
-def largest_share(tensors: tuple[Tensor, ...], layout: str, world_size: int) -> int:
+def largest_share(tensors: Iterable[Tensor], layout: str, world_size: int, align: int = 1) -> int:
     """Elements of `tensors` that the fullest rank stores when they are divided by `layout`.
 
     `rows`: each tensor's largest chunk of dimension 0, padded to it on every rank (FSDP2).
-    `each`: every tensor flattened, ⌈n/N⌉ (DeepSpeed ZeRO-3). `flat` and `unit`: all of them in
-    one flat buffer, ⌈Σn/N⌉ (DeepSpeed ZeRO-1/2; an FSDP1 unit). `whole`: not divided.
+    `each`: every tensor flattened, ⌈n/N⌉ (DeepSpeed ZeRO-3). `flat`: all of them end to end, padded to
+    a multiple of 2N (DeepSpeed ZeRO-1/2). `unit`: end to end, each begun on a multiple of `align`
+    elements, padded to a multiple of N (FSDP1). `whole`: not divided.
 
-    >>> largest_share((Tensor(name="w", shape=(10, 4)),), "rows", 4)
-    12
-    >>> largest_share((Tensor(name="w", shape=(10, 4)),), "each", 4)
-    10
+    >>> [largest_share([Tensor(name="w", shape=(10, 5))], layout, 4) for layout in ("rows", "each", "flat")]
+    [15, 13, 14]
     """
+    tensors = tuple(tensors)
     if layout == "rows":
         return sum(t.count * prod(rows(t.shape, world_size, 0)) for t in tensors)
     if layout == "each":
         return sum(t.count * ceil_div(t.numel, world_size) for t in tensors)
+    if layout == "unit":
+        return ceil_div(max((end for _, end, _ in _spans(tensors, align)), default=0), world_size)
     total = sum(t.count * t.numel for t in tensors)
-    return total if layout == "whole" else ceil_div(total, world_size)
+    return 2 * ceil_div(total, 2 * world_size) if layout == "flat" else total
+
+
+def _spans(tensors: Iterable[Tensor], align: int = 1) -> Iterator[tuple[int, int, str]]:
+    """First element, last and kind of each tensor in one flat buffer."""
+    end = 0
+    for tensor in tensors:
+        for _ in range(tensor.count):
+            start = ceil_div(end, align) * align
+            end = start + tensor.numel
+            yield start, end, tensor.kind
+
+
+def _in_order(model: Model) -> Iterator[Tensor]:
+    """Every tensor where it stands in the model, layer by layer."""
+    yield from model.first
+    for layer in range(model.num_layers):
+        yield from model.block_of(layer).tensors
+    yield from model.last
 
 
 def units(model: Model) -> tuple[tuple[tuple[Tensor, ...], int], ...]:
@@ -122,7 +143,7 @@ def kept(
     >>> kept(llama, get_recipe("zero"), get_optimizer("adamw"), STRATEGIES["zero3"], 8).total
     141107412992
     """
-    layout = _layout(strategy, recipe)
+    layout, align = layout_of(strategy, recipe, world_size)
     lines = {"weights": 0, "master": 0, "gradients": 0}
     sections = units(model) if layout == "unit" else ((model.tensors, 1),)
     for tensors, count in sections:
@@ -130,89 +151,116 @@ def kept(
         frozen = tuple(t for t in tensors if not t.trainable)
         for copy in recipe.copies:
             cut = layout if strategy.stage >= copy.stage and layout != "greedy" else "whole"
-            share = largest_share(trainable, cut, world_size)
+            share = largest_share(trainable, cut, world_size, align)
+            if layout == "flat" and copy.line == "weights":  # whole, in the padded buffer
+                share = world_size * largest_share(trainable, layout, world_size)
             lines[copy.line] += count * copy.itemsize * share
         cut = layout if strategy.stage == 3 else "whole"
-        lines["weights"] += count * _frozen_bytes(frozen, cut, world_size, base_dtype)
-    state = _optimizer_bytes(model, recipe, optimizer, strategy, layout, world_size)
+        lines["weights"] += count * _frozen_bytes(frozen, cut, world_size, base_dtype, align)
+    state = max(
+        (
+            sum(num * state_bytes(optimizer, shape, recipe.state_dtype, kind=kind) for shape, kind, num in held)
+            + (optimizer.once_bytes if any(prod(shape) >= 4096 for shape, _, _ in held) else 0)
+            for held in pieces(model, optimizer, layout, world_size, align)
+        ),
+        default=0,
+    )
     return Kept(**lines, optimizer=state)
 
 
-def _layout(strategy: Strategy, recipe: Recipe) -> str:
-    """How this pair cuts tensors: torch's own ZeRO-1 deals out whole tensors, DeepSpeed's does not."""
-    if strategy.name == "zero1" and recipe.name in ("fp32", "pure-bf16"):
-        return "greedy"
-    return strategy.layout
+def layout_of(strategy: Strategy, recipe: Recipe, world_size: int) -> tuple[str, int]:
+    """How this pair cuts tensors, and on how many elements FSDP1 aligns them: 16 bytes of its compute dtype.
+
+    One rank cuts nothing. torch's own ZeRO-1 deals out whole tensors, DeepSpeed's cuts one flat buffer.
+
+    >>> from calc.states import get_recipe
+    >>> layout_of(get_strategy("fsdp1"), get_recipe("fsdp2-mixed"), 8)
+    ('unit', 8)
+    """
+    align = 4 if recipe.name == "fp32" else 8
+    if strategy.stage == 0 or world_size == 1:
+        return "whole", align
+    greedy = strategy.name == "zero1" and not recipe.itemsize("master")
+    return "greedy" if greedy else strategy.layout, align
 
 
-def _frozen_bytes(frozen: tuple[Tensor, ...], layout: str, world_size: int, dtype: str) -> int:
+def _frozen_bytes(frozen: tuple[Tensor, ...], layout: str, world_size: int, dtype: str, align: int) -> int:
+    """Bytes of the frozen tensors on one rank; of NF4 the scales and code books are on every rank."""
     if dtype != "nf4":
-        return DTYPE_BYTES[dtype] * largest_share(frozen, layout, world_size)
-    # bitsandbytes packs the linear layers of the blocks; embeddings, head and norms stay 16-bit.
-    packed = tuple(t for t in frozen if t.kind == "linear" and "*" in t.name)
-    kept16 = tuple(t for t in frozen if t not in packed)
-    four_bit = sum(t.count * nf4_bytes(t.numel, double_quantised=True) for t in packed)
-    if layout != "whole":
-        four_bit = ceil_div(four_bit, world_size)
-    return four_bit + 2 * largest_share(kept16, layout, world_size)
+        return DTYPE_BYTES[dtype] * largest_share(frozen, layout, world_size, align)
+    # bitsandbytes packs the linear layers of the blocks, four elements in one of `bnb_4bit_quant_storage`
+    # bf16; embeddings, head and norms stay 16-bit.
+    packed = [t for t in frozen if t.kind == "linear" and "*" in t.name]
+    stored = [replace(t, shape=(ceil_div(t.numel, 4), 1)) if t in packed else t for t in frozen]
+    scales = sum(t.count * (nf4_bytes(t.numel, double_quantised=True) - ceil_div(t.numel, 2)) for t in packed)
+    return scales + 2 * largest_share(stored, layout, world_size, align)
 
 
-def _optimizer_bytes(
-    model: Model,
-    recipe: Recipe,
-    optimizer: Optimizer,
-    strategy: Strategy,
-    layout: str,
-    world_size: int,
-) -> int:
-    """State bytes on the rank that holds most of them; each layout hands the optimizer other pieces."""
-    dtype = recipe.state_dtype
+def pieces(
+    model: Model, optimizer: Optimizer, layout: str, world_size: int, align: int = 1
+) -> Iterator[list[tuple[tuple[int, ...], str, int]]]:
+    """What each rank hands its optimizer, as (shape, kind, how many alike); ranks like another are left out.
+
+    Source: the state tensors of PyTorch's and DeepSpeed's optimizers on real ranks (Verification page).
+    """
     trainable = tuple(t for t in model.tensors if t.trainable)
-    if not trainable or not optimizer.states:
-        return 0
-    if strategy.stage == 0:
-        return optimizer.once_bytes + sum(
-            t.count * state_bytes(optimizer, t.shape, dtype, kind=t.kind) for t in trainable
-        )
-    if layout == "rows":
+    if layout == "whole":
+        yield [(t.shape, t.kind, t.count) for t in trainable]
+    elif layout == "rows":
         # A short last chunk can fall under a block optimizer's threshold and so hold more.
         ends = {t.shape[0] // ceil_div(t.shape[0], world_size) for t in trainable}
-        ranks = {0} | {rank for end in ends for rank in (end, end + 1) if rank < world_size}
-        return optimizer.once_bytes + max(
-            sum(
-                t.count
-                * state_bytes(optimizer, rows(t.shape, world_size, rank), dtype, kind=t.kind)
-                for t in trainable
-            )
-            for rank in ranks
-        )
-    if layout == "greedy":
-        return optimizer.once_bytes + max(_dealt(trainable, optimizer, dtype, world_size))
-    if layout == "unit":
-        flats = [
-            (sum(t.count * t.numel for t in tensors if t.trainable), count)
-            for tensors, count in units(model)
-        ]
+        for rank in {0} | {rank for end in ends for rank in (end, end + 1) if rank < world_size}:
+            yield [(rows(t.shape, world_size, rank), t.kind, t.count) for t in trainable]
+    elif layout == "greedy":
+        yield from _dealt(trainable, optimizer, world_size)
+    elif layout == "unit":
+        held: list[list[tuple[tuple[int, ...], str, int]]] = [[] for _ in range(world_size)]
+        for tensors, count in units(model):
+            trained = [t for t in tensors if t.trainable]
+            share = largest_share(trained, layout, world_size, align)
+            for start, end, kind in _spans(trained, align):
+                for rank in range(start // share, ceil_div(end, share)):
+                    numel = min(end, (rank + 1) * share) - max(start, rank * share)
+                    held[rank].append(((numel,), kind, count))
+        yield from held
     else:
-        flats = [(sum(t.count * t.numel for t in trainable), 1)]
-    return optimizer.once_bytes + sum(
-        count * state_bytes(optimizer, (ceil_div(numel, world_size),), dtype)
-        for numel, count in flats
-    )
+        yield [((largest_share(trainable, layout, world_size),), "flat", 1)]
 
 
 def _dealt(
-    tensors: tuple[Tensor, ...], optimizer: Optimizer, dtype: str, world_size: int
-) -> list[int]:
-    """State bytes per rank when whole tensors go, largest first, to the rank with least so far.
+    tensors: tuple[Tensor, ...], optimizer: Optimizer, world_size: int
+) -> list[list[tuple[tuple[int, ...], str, int]]]:
+    """Whole tensors, largest first, each to the rank with the fewest elements so far.
 
-    Source: `torch.distributed.optim.ZeroRedundancyOptimizer`, measured (Verification page).
+    Muon is two optimizers, and each deals out its own.
+    Source: `torch.distributed.optim.ZeroRedundancyOptimizer`.
     """
-    load, held = [0] * world_size, [0] * world_size
-    for tensor in sorted(tensors, key=lambda t: -t.numel):
-        size = state_bytes(optimizer, tensor.shape, dtype, kind=tensor.kind)
-        for _ in range(tensor.count):
-            rank = load.index(min(load))
-            load[rank] += tensor.numel
-            held[rank] += size
+    held: list[list[tuple[tuple[int, ...], str, int]]] = [[] for _ in range(world_size)]
+    for rest in (False, True):
+        load = [(0, rank) for rank in range(world_size)]
+        mine = [t for t in tensors if rest == (optimizer.rule == "muon" and not is_muon(t.shape, t.kind))]
+        for tensor in sorted(mine, key=lambda t: -t.numel):
+            for _ in range(tensor.count):
+                least, rank = load[0]
+                heapq.heapreplace(load, (least + tensor.numel, rank))
+                held[rank].append((tensor.shape, tensor.kind, 1))
     return held
+
+
+def edge_elements(model: Model, world_size: int) -> int:
+    """Gradient elements that DeepSpeed ZeRO-1/2 keeps beyond its partition, on the rank with most of them.
+
+    A tensor that an edge of the partition cuts is kept whole: Σ over those of numel less what the partition
+    has of it. Source: `grads_in_partition` of DeepSpeed's `stage_1_and_2.py`, measured (Verification page).
+
+    >>> from calc.models import load
+    >>> edge_elements(load("llama-3.1-8b"), 8)
+    86777344
+    """
+    tensors = [t for t in _in_order(model) if t.trainable]
+    share = largest_share(tensors, "flat", world_size)
+    beyond = [0] * world_size
+    for start, end, _ in _spans(tensors):
+        for rank in range(start // share, ceil_div(end, share)):
+            beyond[rank] += max(0, rank * share - start) + max(0, end - (rank + 1) * share)
+    return max(beyond)

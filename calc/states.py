@@ -92,10 +92,7 @@ def _recipes() -> Mapping[str, Recipe]:
 #: Every recipe and every optimizer by name, in the order of `calc/data`.
 RECIPES: Mapping[str, Recipe] = _recipes()
 OPTIMIZERS: Mapping[str, Optimizer] = MappingProxyType(
-    {
-        record["name"]: Optimizer(**{**record, "states": tuple(record["states"])})
-        for record in records("optimizers")
-    }
+    {record["name"]: Optimizer(**{**record, "states": tuple(record["states"])}) for record in records("optimizers")}
 )
 
 
@@ -113,15 +110,14 @@ def get_optimizer(name: str) -> Optimizer:
     return OPTIMIZERS[name]
 
 
-def state_bytes(
-    optimizer: Optimizer, shape: tuple[int, ...], state_dtype: str, *, kind: str = "linear"
-) -> int:
+def state_bytes(optimizer: Optimizer, shape: tuple[int, ...], state_dtype: str, *, kind: str = "linear") -> int:
     """Bytes of optimizer state for one tensor (or the local shard) of `shape`.
 
     Formula, n = elements: plain states·n·itemsize; bitsandbytes 8-bit: states·(n +
-    4·⌈n/256⌉), and 4·states·n below 4,096 elements; torchao 8-bit: 2·(n + 4n/256 + 1,024)
+    4·⌈n/256⌉), and 4·states·n below 4,096 elements; bitsandbytes 32-bit 4·states·n; torchao 8-bit: 2·(n + 4n/256 + 1,024)
     where n ≥ 4,096 is a multiple of 256, torchao 4-bit: 2·(n/2 + 4n/128 + 64) where n ≥ 4,096 is
-    a multiple of 128, else two states in the parameter's dtype; Adafactor: rows + columns.
+    a multiple of 128, else two states in the parameter's dtype; Adafactor: rows + columns of a matrix,
+    n of a vector (Transformers' in fp32); Muon: one state for a matrix, AdamW's two for the rest.
     Source: the libraries' own state tensors, measured (Verification page).
 
     >>> state_bytes(get_optimizer("adamw"), (4096, 4096), "fp32")
@@ -143,14 +139,19 @@ def state_bytes(
         return count * (numel + 4 * (numel // 256) + 1024)
     if rule == "torchao4" and numel >= 4096 and numel % 128 == 0:
         return count * (numel // 2 + 4 * (numel // 128) + 64)
-    if rule == "adafactor":
-        if len(shape) < 2:
-            return numel * itemsize
-        rows = numel // shape[-1]
-        return (rows + numel // shape[-2]) * itemsize
-    if rule == "muon" and (len(shape) != 2 or kind == "embedding"):
+    if rule.startswith("adafactor"):
+        itemsize = 4 if rule == "adafactor-fp32" else itemsize
+        return itemsize * (numel if len(shape) < 2 else numel // shape[-1] + numel // shape[-2])
+    if rule == "fp32":
+        return 4 * count * numel
+    if rule == "muon" and not is_muon(shape, kind):
         return 2 * numel * itemsize
     return count * numel * itemsize
+
+
+def is_muon(shape: tuple[int, ...], kind: str) -> bool:
+    """Whether Muon takes the tensor: a matrix that is no embedding; AdamW takes the rest."""
+    return len(shape) == 2 and kind != "embedding"
 
 
 def refuse(strategy: str, recipe: Recipe, optimizer: Optimizer) -> None:
@@ -166,9 +167,7 @@ def refuse(strategy: str, recipe: Recipe, optimizer: Optimizer) -> None:
             f"{strategy} takes recipe: {', '.join(fitting)}"
         )
     if reason := _trouble(strategy, recipe, optimizer):
-        fitting = (
-            name for name, other in OPTIMIZERS.items() if not _trouble(strategy, recipe, other)
-        )
+        fitting = (name for name, other in OPTIMIZERS.items() if not _trouble(strategy, recipe, other))
         raise InputError(
             f"optimizer {optimizer.name!r} does not run under strategy {strategy!r} with recipe "
             f"{recipe.name!r}: {reason}; allowed: {', '.join(fitting)}"
@@ -176,11 +175,16 @@ def refuse(strategy: str, recipe: Recipe, optimizer: Optimizer) -> None:
 
 
 def _trouble(strategy: str, recipe: Recipe, optimizer: Optimizer) -> str:
-    """Why FSDP2's sharded tensors rule this optimizer out, empty where they do not."""
+    """Why the optimizer fails on what this strategy hands it, empty where it runs."""
+    rule, library = optimizer.rule, optimizer.library
+    if recipe.name == "bf16-fp32-states" and library.startswith("torch") and optimizer.name not in ("adamw", "sgd"):
+        return f"{library} keeps its states in the parameters' dtype"
+    if rule == "muon" and (strategy == "fsdp1" or (strategy.startswith("zero") and recipe.itemsize("master"))):
+        return f"{library} fails on flat shards, which are no matrices"
     if strategy not in ("fsdp2", "hsdp"):
         return ""
-    if optimizer.rule.startswith("bnb8") or optimizer.rule == "adafactor":
-        return f"{optimizer.library} fails on DTensor shards"
-    if optimizer.rule.startswith("torchao") and recipe.itemsize("weights") == 2:
-        return f"{optimizer.library} needs fp32 shards there"
+    if rule.startswith(("bnb8", "adafactor", "fp32")):
+        return f"{library} fails on DTensor shards"
+    if rule.startswith("torchao") and recipe.itemsize("weights") == 2:
+        return f"{library} needs fp32 shards there"
     return ""

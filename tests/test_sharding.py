@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from math import prod
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from calc.models import Tensor, load
-from calc.sharding import STRATEGIES, get_strategy, kept, largest_share, rows
-from calc.states import RECIPES, get_optimizer, get_recipe
+from calc.sharding import STRATEGIES, edge_elements, get_strategy, kept, largest_share, pieces, rows
+from calc.states import OPTIMIZERS, RECIPES, get_optimizer, get_recipe
 from calc.units import InputError
 
 LLAMA = load("llama-3.3-70b")
@@ -60,7 +62,7 @@ tensors = st.lists(
     min_size=1,
     max_size=6,
 ).map(tuple)
-layouts = st.sampled_from(["rows", "each", "flat", "whole"])
+layouts = st.sampled_from(["rows", "each", "flat", "unit", "whole"])
 
 
 @given(tensors, layouts, st.integers(1, 64))
@@ -71,9 +73,29 @@ def test_ranks_together_hold_everything_and_little_more(found: tuple[Tensor, ...
     if layout == "whole":
         assert share == elements
         return
-    # A rank is padded by less than one row (rows), one element (each) or one in all (flat).
+    # A rank is padded by less than a row a tensor (rows), an element a tensor (each) or two in all (flat, unit).
     padding = {"rows": sum(t.count * (t.numel // t.shape[0]) for t in found), "each": sum(t.count for t in found)}
-    assert share - elements / n < padding.get(layout, 1)
+    assert share - elements / n < padding.get(layout, 2)
+
+
+@given(tensors, st.integers(1, 64), st.sampled_from([4, 8]))
+def test_fsdp1_aligns_each_tensor_but_the_first(found: tuple[Tensor, ...], n: int, align: int) -> None:
+    elements, num_tensors = sum(t.count * t.numel for t in found), sum(t.count for t in found)
+    share = largest_share(found, "unit", n, align)
+    assert elements <= n * share < elements + (align - 1) * (num_tensors - 1) + n
+
+
+@given(tensors, st.sampled_from(["whole", "rows", "flat", "each", "greedy"]), st.integers(1, 16))
+def test_the_optimizers_of_all_ranks_are_handed_every_element(found: tuple[Tensor, ...], layout: str, n: int) -> None:
+    model = replace(LLAMA, first=found, blocks=(), last=())
+    held = list(pieces(model, OPTIMIZERS["adamw"], layout, n))
+    elements = sum(t.count * t.numel for t in model.tensors)
+    on = [sum(num * prod(shape) for shape, _, num in each) for each in held]
+    if layout == "greedy":
+        assert sum(on) == elements
+        assert max(on) - min(on) <= max(t.numel for t in found)
+    else:
+        assert n * max(on) >= elements
 
 
 @given(tensors, layouts, st.integers(1, 64), st.integers(1, 4))
@@ -100,6 +122,26 @@ def test_a_higher_stage_never_keeps_more(optimizer: str, n: int) -> None:
         assert higher.total <= lower.total + 4 * 64 * LLAMA.num_layers  # ZeRO-3 pads each tensor
     if n == 1:
         assert len({stage.total for stage in stages}) == 1
+
+
+def test_a_tensor_that_a_deepspeed_partition_cuts_keeps_its_whole_gradient() -> None:
+    halves = replace(LLAMA, first=(Tensor(name="a", shape=(3, 4)), Tensor(name="b", shape=(5, 4))), blocks=(), last=())
+    assert edge_elements(halves, 1) == 0
+    assert edge_elements(halves, 2) == 12 + 20 - 16  # rank 0 holds all of a and one row of b, whose 20 it keeps
+
+
+def test_scales_of_nf4_stay_on_every_rank() -> None:
+    frozen = replace(
+        LLAMA,
+        blocks=tuple(replace(b, tensors=tuple(replace(t, trainable=False) for t in b.tensors)) for b in LLAMA.blocks),
+        first=(),
+        last=(),
+    )
+    pure, adamw = get_recipe("pure-bf16"), get_optimizer("adamw")
+    one, eight = (kept(frozen, pure, adamw, STRATEGIES["fsdp2"], n, "nf4").weights for n in (1, 8))
+    matrices = sum(t.count * t.numel for t in frozen.tensors if t.kind == "linear")
+    norms = 2 * sum(t.count * t.numel for t in frozen.tensors if t.kind == "norm")
+    assert one - eight == (matrices // 2 + norms) * 7 // 8
 
 
 def test_an_unknown_strategy_names_the_nearest() -> None:
