@@ -13,7 +13,7 @@ from dataclasses import fields
 from functools import cache
 from typing import NoReturn
 
-from calc import check, gpus, models
+from calc import check, communication, gpus, models
 from calc.estimate import CHOICES, Estimate, Phase, Run, estimate
 from calc.fit import fit
 from calc.sharding import STRATEGIES
@@ -67,6 +67,14 @@ def parser() -> argparse.ArgumentParser:
         _run_options(sub)
         if name == "fit":
             sub.add_argument("--gpu", action="append", metavar="G", help="only this card; repeat")
+    wire = command("communication", "Bytes on the wire per optimizer step, and how long links need for them.")
+    wire.add_argument("model", metavar="MODEL", help=_MODEL)
+    wire.add_argument("--gpus", type=_int, metavar="N", required=True, help="number of GPUs (world_size)")
+    _run_options(wire)
+    wire.add_argument("--gathered", default="", help="stays gathered for backward: none, root, all")
+    wire.add_argument("--sync", default="", help="gradients are reduced once per: micro-step, step")
+    wire.add_argument("--gpu", default="h100-sxm5-80gb", metavar="G", help="the card, for its links and its speed")
+    wire.add_argument("--mfu", type=_int, default=40, help="per cent of the card's bf16 peak that computing reaches")
     for name, text in (
         ("models", "The known models."),
         ("gpus", "The known GPUs."),
@@ -129,10 +137,13 @@ def _estimate(args: argparse.Namespace) -> Json:
     return estimate_json(estimate(_run(args)))
 
 
+def _settings(run: Run) -> dict[str, object]:
+    return {field.name: getattr(run, field.name) for field in fields(run) if field.name != "model"}
+
+
 def estimate_json(found: Estimate) -> dict[str, object]:
     """The contract's JSON value of an estimate: all bytes integers, per GPU (largest rank)."""
     run, model = found.run, found.model
-    settings = {field.name: getattr(run, field.name) for field in fields(run) if field.name != "model"}
     return {
         "model": {
             "name": model.name,
@@ -140,7 +151,7 @@ def estimate_json(found: Estimate) -> dict[str, object]:
             "params_active": model.num_active,
             "params_trainable": model.num_trainable,
         },
-        "run": settings,
+        "run": _settings(run),
         "states": {f.name: getattr(found.states, f.name) for f in fields(found.states)},
         "states_bytes": found.states.total,
         "one_line": {f.name: getattr(found.one_line, f.name) for f in fields(found.one_line)},
@@ -171,6 +182,37 @@ def _fit(args: argparse.Namespace) -> Json:
             }
             for row in fit(_run(args), chosen)
         ]
+    }
+
+
+def _communication(args: argparse.Namespace) -> Json:
+    run, gpu = _run(args), gpus.get(args.gpu)
+    found = communication.collectives(run, gathered=args.gathered, sync=args.sync)
+    waits = communication.waits(run, found, gpu, mfu_percent=args.mfu)
+    return {
+        "model": run.model.name,
+        "run": _settings(run),
+        "gpu": gpu.name,
+        "collectives": [
+            {"collective": c.name, "what": c.what, "ranks": c.ranks, "times": c.times, "bytes": c.num_bytes}
+            for c in found
+        ],
+        "bytes_per_step": sum(c.num_bytes for c in found),
+        "between_nodes_bytes": sum(c.between_nodes(communication.node_gpus(gpu)) for c in found),
+        "mfu_percent": args.mfu,
+        "links": [
+            {
+                "link": wait.link,
+                "title": wait.title,
+                "bytes": wait.num_bytes,
+                "seconds": float(wait.seconds),
+                "compute_seconds": float(wait.compute_seconds),
+                "break_even_tokens": wait.break_even_tokens,
+                "utilisation": float(wait.overlapped * args.mfu / 100),
+                "utilisation_serial": float(wait.serial * args.mfu / 100),
+            }
+            for wait in waits
+        ],
     }
 
 
@@ -229,6 +271,7 @@ _ANSWERS: Mapping[str, Callable[[argparse.Namespace], Json]] = {
     "params": _params,
     "estimate": _estimate,
     "fit": _fit,
+    "communication": _communication,
     "models": _models,
     "gpus": _gpus,
     "optimizers": _registry(OPTIMIZERS),

@@ -70,9 +70,38 @@ def _plain_fit(answer: Mapping[str, Any]) -> str:
     return _columns(rows)
 
 
+def _plain_communication(answer: Mapping[str, Any]) -> str:
+    run, found = answer["run"], answer["collectives"]
+    parts = [[f"{c['collective']} of {c['what']}", f"× {c['times']:,}", number(c["bytes"])] for c in found]
+    parts.append(["Sent per GPU and optimizer step", "", number(answer["bytes_per_step"])])
+    rows = [["Link", "at least", "takes", "computing", "computes, overlapped", "break-even tokens"]]
+    for row in answer["links"]:
+        share = 100 * row["utilisation"] / answer["mfu_percent"]
+        seconds = (f"{row[key]:.2f} s" for key in ("seconds", "compute_seconds"))
+        tokens = number(row["break_even_tokens"])
+        rows.append([row["title"], size(row["bytes"]), *seconds, f"{100 * share:.1f} %", tokens])
+    return "\n".join(
+        [
+            f"{answer['model']} on {run['world_size']:,} × {answer['gpu']}; strategy {run['strategy']}, "
+            f"{run['accumulation']:,} micro-step(s) of {run['seq_len'] * run['micro_batch']:,} tokens",
+            "",
+            _columns(parts),
+            "",
+            _columns(rows),
+            "",
+            f"computing takes {answer['mfu_percent']} % of the card's dense bf16 peak; links without latency",
+        ]
+    )
+
+
 def _plain_registry(answer: Sequence[Mapping[str, Any]]) -> str:
     keys = [key for key in ("slug", "name", "id") if key in answer[0]]
     return "\n".join("  ".join(str(row[key]) for key in keys[:2]) for row in answer)
 
 
-_PLAIN = {"params": _plain_params, "estimate": _plain_estimate, "fit": _plain_fit}
+_PLAIN = {
+    "params": _plain_params,
+    "estimate": _plain_estimate,
+    "fit": _plain_fit,
+    "communication": _plain_communication,
+}

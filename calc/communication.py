@@ -1,0 +1,251 @@
+"""Bytes on the wire per optimizer step, and how long a link needs for them at least.
+
+Every strategy is a few collectives, each over a group of ranks and repeated once per micro-step or once per step.
+Per GPU: an all-gather or a reduce-scatter of B bytes over N ranks sends B·(N−1)/N and receives as much;
+an all-reduce is both, one after the other. No algorithm without arithmetic in the switch sends less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from types import MappingProxyType
+
+from calc.estimate import FSDP, Run
+from calc.gpus import Gpu
+from calc.models import Tensor
+from calc.sharding import get_strategy, largest_share, units
+from calc.units import DTYPE_BYTES, InputError, ceil_div, unknown, whole
+
+#: What stays gathered from the forward to the backward pass: nothing, the root (PyTorch's default), everything.
+GATHERED = ("none", "root", "all")
+#: When gradients are reduced: after every micro-step, or once per step (`no_sync`).
+SYNC = ("micro-step", "step")
+#: Networks by name: title, bytes per second each way, and whether each GPU has an adapter or a node has one.
+NETWORKS: Mapping[str, tuple[str, int, bool]] = MappingProxyType(
+    {
+        "infiniband-400": ("InfiniBand, 400 Gb/s per GPU", 50_000_000_000, True),
+        "ethernet-100": ("Ethernet, 100 Gb/s per node", 12_500_000_000, False),
+        "ethernet-10": ("Ethernet, 10 Gb/s per node", 1_250_000_000, False),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """One collective of a step: `shard_bytes` is one rank's piece, `stride` the distance between its ranks."""
+
+    name: str
+    what: str
+    ranks: int
+    shard_bytes: int
+    times: int
+    stride: int = 1
+
+    @property
+    def passes(self) -> int:
+        """How often a piece travels: an all-reduce scatters and gathers."""
+        return 2 if self.name == "all-reduce" else 1
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that one GPU sends, and receives, in an optimizer step: times·passes·(N−1)·piece."""
+        return self.times * self.passes * (self.ranks - 1) * self.shard_bytes
+
+    def between_nodes(self, node_gpus: int) -> int:
+        """Bytes that one node must take in per optimizer step when ranks are numbered node by node.
+
+        Formula: groups with a rank in the node · (N − those inside)·piece, times and passes as above.
+
+        >>> gather = Collective(name="all-gather", what="weights", ranks=16, shard_bytes=10, times=1)
+        >>> gather.num_bytes, gather.between_nodes(8)
+        (150, 80)
+        """
+        inside = min(self.ranks, max(1, node_gpus // self.stride))
+        groups = max(1, node_gpus // inside)
+        return self.times * self.passes * groups * (self.ranks - inside) * self.shard_bytes
+
+
+def collectives(run: Run, *, gathered: str = "", sync: str = "") -> tuple[Collective, ...]:
+    """The collectives of one optimizer step of `run`, in the order of the step.
+
+    DDP all-reduces gradients once per step. ZeRO-1 scatters them once and gathers the new weights, ZeRO-2 scatters
+    them after every micro-step. ZeRO-3 and FSDP gather the weights in every forward and backward pass; HSDP does so
+    inside a shard group and all-reduces the gradient shards between groups.
+    A step has `run.accumulation` micro-steps; FSDP reduces in `run.reduce_dtype`.
+    `gathered` and `sync` are of `GATHERED` and `SYNC`, the strategy's own where empty.
+    Raises `InputError` for other values, and for `gathered` where nothing is gathered.
+    Source: zero-paper section 7; the documentation of DeepSpeed, DDP and `fully_shard`.
+
+    >>> from calc.models import load
+    >>> run = Run(model=load("llama-3.3-70b"), world_size=8, strategy="zero3")
+    >>> [found.num_bytes for found in collectives(run)]
+    [123468986368, 123468986368, 123468986368]
+    """
+    model, strategy = run.trained, get_strategy(run.strategy)
+    fsdp, full = run.strategy in FSDP, strategy.stage == 3
+    for name, value, allowed in (("gathered", gathered, GATHERED), ("sync", sync, SYNC)):
+        if value and value not in allowed:
+            raise unknown(name, value, allowed)
+    if gathered and not full:
+        raise InputError(f"gathered is for zero3, fsdp1, fsdp2 and hsdp; {run.strategy} gathers no layers")
+    if run.world_size == 1:
+        return ()
+    gathered = gathered or ("root" if fsdp and model.has_architecture and run.wrap == "block" else "none")
+    sync = sync or ("micro-step" if full or run.strategy == "zero2" else "step")
+    each = run.accumulation if sync == "micro-step" else 1
+    ranks = run.world_size
+    layout = strategy.layout if full else "flat"
+    computes, reduces = 4 if run.recipe == "fp32" else 2, DTYPE_BYTES[run.reduce_dtype]
+
+    def shard(sections: Iterable[tuple[tuple[Tensor, ...], int]], itemsize: int, *, frozen: bool) -> int:
+        """Bytes of one rank's piece: trainable tensors in `itemsize`, frozen ones in the base's dtype."""
+        halves = 0
+        for group, count in sections:
+            by_size: dict[int, list[Tensor]] = {}
+            for tensor in group:
+                if tensor.trainable or frozen:
+                    size = 2 * itemsize if tensor.trainable else _frozen_halves(tensor, run.base_dtype)
+                    by_size.setdefault(size, []).append(tensor)
+            halves += count * sum(size * largest_share(alike, layout, ranks) for size, alike in by_size.items())
+        return ceil_div(halves, 2)
+
+    sections = units(model) if full else ((model.tensors, 1),)
+    new = shard(sections, computes, frozen=False)
+    reduced = shard(sections, reduces, frozen=False)
+    if not full:
+        gradients = Collective(
+            name="all-reduce" if strategy.stage == 0 or _dealt(run) else "reduce-scatter",
+            what="gradients", ranks=ranks, shard_bytes=reduced, times=each,
+        )  # fmt: skip
+        name = "broadcast" if _dealt(run) else "all-gather"
+        weights = Collective(name=name, what="new weights", ranks=ranks, shard_bytes=new, times=1)
+        return (gradients,) if strategy.stage == 0 else (gradients, weights)
+    again = {"none": sections, "root": sections[1:], "all": ()}[gathered]
+    found = [
+        Collective(name="all-gather", what=f"weights, {when}", ranks=ranks, times=run.accumulation,
+                   shard_bytes=shard(which, computes, frozen=True))
+        for when, which in (("forward", sections), ("backward", again)) if which
+    ]  # fmt: skip
+    found.append(Collective(name="reduce-scatter", what="gradients", ranks=ranks, shard_bytes=reduced, times=each))
+    return tuple(found)
+
+
+def _frozen_halves(tensor: Tensor, base_dtype: str) -> int:
+    """Half bytes of a frozen element: NF4 packs the blocks' linear layers, their scales are on every rank anyway."""
+    if base_dtype != "nf4":
+        return 2 * DTYPE_BYTES[base_dtype]
+    return 1 if tensor.kind == "linear" and "*" in tensor.name else 4
+
+
+def _dealt(run: Run) -> bool:
+    """Whether this is torch's own ZeRO-1: DDP's all-reduce, then each rank broadcasts the tensors it updated."""
+    return run.strategy == "zero1" and run.recipe in ("fp32", "pure-bf16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """One link in an optimizer step: what crosses it at least, for how long, and the computing meanwhile.
+
+    `seconds` and `compute_seconds` are exact quotients. From `break_even_tokens` per GPU and micro-step on,
+    computing takes at least as long as the link.
+    """
+
+    link: str
+    title: str
+    num_bytes: int
+    seconds: Fraction
+    compute_seconds: Fraction
+    break_even_tokens: int
+
+    @property
+    def overlapped(self) -> Fraction:
+        """Share of the step that computes when all traffic hides behind it as far as it can."""
+        return self.compute_seconds / max(self.compute_seconds, self.seconds)
+
+    @property
+    def serial(self) -> Fraction:
+        """Share of the step that computes when nothing overlaps."""
+        return self.compute_seconds / (self.compute_seconds + self.seconds)
+
+
+def node_gpus(gpu: Gpu) -> int:
+    """GPUs that reach each other without a network: those of a node, or of a rack with one fabric.
+
+    Raises `InputError` for a card that cannot be bought yet.
+
+    >>> from calc.gpus import get
+    >>> [node_gpus(get(name)) for name in ("h100-sxm5-80gb", "gb200-nvl72")]
+    [8, 72]
+    """
+    found = gpu.scale_up_domain if gpu.topology == "rack-scale" else gpu.node_gpus
+    if not found:
+        raise InputError(f"no node size is known for {gpu.name!r}: name another card")
+    return found
+
+
+def flops_per_token(run: Run) -> int:
+    """Floating-point operations of a training step for one token: 6 per parameter, 8 with recomputation.
+
+    Formula, A = active parameters, T = trainable ones of them: forward 2A, gradients of activations 2A, of weights 2T,
+    and the forward once more, 2A, under full checkpointing, A where every second layer is. Attention's own products
+    are left out.
+
+    >>> from calc.models import load
+    >>> flops_per_token(Run(model=load("70B"), world_size=8))
+    560000000000
+    """
+    model = run.trained
+    active = model.num_active
+    again = {"full": 2, "selective": 1}.get(run.checkpointing, 0)
+    return (4 + again) * active + 2 * min(active, model.num_trainable)
+
+
+def waits(run: Run, found: Iterable[Collective], gpu: Gpu, *, mfu_percent: int = 40) -> tuple[Wait, ...]:
+    """How long each link needs for one optimizer step of `run` at least, next to the time of computing.
+
+    Inside a node the card's own link and PCIe carry what a GPU does not receive by its network adapter; between nodes
+    every known network. Formula: bytes / rate, latency 0; computing = FLOPs per token · tokens · micro-steps /
+    (`mfu_percent` of the card's dense bf16 peak). `mfu_percent` 1 to 100.
+    Raises `InputError` for a card without a published bf16 rate.
+
+    >>> from calc.gpus import get
+    >>> from calc.models import load
+    >>> run = Run(model=load("70B"), world_size=16)
+    >>> [wait.link for wait in waits(run, collectives(run), get("h100-sxm5-80gb"))]
+    ['nvlink', 'pcie', 'infiniband-400', 'ethernet-100', 'ethernet-10']
+    """
+    whole("mfu_percent", mfu_percent, 1, 100)
+    if not gpu.bf16_dense_tflops:
+        raise InputError(f"no bf16 rate is known for {gpu.name!r}: name another card")
+    found = tuple(found)
+    node = node_gpus(gpu)
+    total, between = sum(c.num_bytes for c in found), sum(c.between_nodes(node) for c in found)
+    rate = Fraction(str(gpu.bf16_dense_tflops)) * 10**12 * mfu_percent / 100
+    per_token = flops_per_token(run) * run.accumulation / rate
+    inside = total - between // node
+    rows = [
+        (name, title, inside, Fraction(str(speed)) * 10**9)
+        for name, title, speed in (
+            ("nvlink", gpu.link or "", gpu.link_gb_s_each_way),
+            ("pcie", "PCIe", gpu.pcie_gb_s_each_way),
+        )
+        if speed
+    ]
+    if run.world_size > node:
+        rows += [
+            (name, title, between, Fraction(speed * (node if each_gpu else 1)))
+            for name, (title, speed, each_gpu) in NETWORKS.items()
+        ]
+    return tuple(
+        Wait(
+            link=name,
+            title=title,
+            num_bytes=num_bytes,
+            seconds=num_bytes / speed,
+            compute_seconds=per_token * run.tokens,
+            break_even_tokens=-(-(num_bytes / speed) // per_token),
+        )
+        for name, title, num_bytes, speed in rows
+    )

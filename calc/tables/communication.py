@@ -1,0 +1,106 @@
+"""Tables and the figure of bytes on the wire: by strategy, by link, and the tokens that hide a link."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from html import escape
+from math import log10
+
+from calc.communication import collectives, waits
+from calc.estimate import Run
+from calc.gpus import Gpu
+from calc.models import Model
+from calc.tables.memory import strategy_title
+from calc.tables.text import markdown, number, size
+from calc.units import decimal
+
+
+def ways(model: Model, world_size: int) -> dict[str, tuple[Run, str]]:
+    """The runs that the volume table compares, by title, each with what stays gathered for backward."""
+    runs: dict[str, tuple[Run, str]] = {}
+    for name in ("ddp", "zero1", "zero2", "zero3"):
+        run = Run(model=model, world_size=world_size, strategy=name)
+        runs[strategy_title(run)] = run, ""
+    bf16 = Run(model=model, world_size=world_size, strategy="fsdp2", reduce_dtype="bf16")
+    runs["FSDP2, reduced in bf16"] = bf16, ""
+    runs["FSDP2, reduced in fp32"] = replace(bf16, reduce_dtype="fp32"), ""
+    runs["FSDP2, bf16, `reshard_after_forward=False`"] = bf16, "all"
+    return runs
+
+
+def volume_table(model: Model, world_size: int, micro_steps: int = 8) -> str:
+    """What each strategy sends per GPU in an optimizer step of one and of several micro-steps, beside DDP."""
+    rows, first = [], 0
+    for title, (run, gathered) in ways(model, world_size).items():
+        one, many = (
+            sum(c.num_bytes for c in collectives(replace(run, accumulation=count), gathered=gathered))
+            for count in (1, micro_steps)
+        )
+        first = first or one
+        rows.append([title, size(one), _times(one, first), size(many), _times(many, first)])
+    return markdown(["Strategy", ">1 micro-step", ">Against DDP", f">{micro_steps} micro-steps", ">Against DDP"], rows)
+
+
+def _times(part: int, whole: int) -> str:
+    return f"{decimal(Fraction(part, whole), 2)} ×"
+
+
+def parts_table(run: Run) -> str:
+    """The collectives of one optimizer step of a run, each with its exact bytes per GPU."""
+    found = collectives(run)
+    rows = [[c.name, c.what, c.ranks, c.times, number(c.num_bytes), size(c.num_bytes)] for c in found]
+    total = sum(c.num_bytes for c in found)
+    rows.append(["Total", "", "", "", number(total), size(total)])
+    return markdown(["Collective", "Of", ">Ranks", ">Times", ">Bytes", ">Rounded"], rows, total=True)
+
+
+def waits_table(run: Run, gpu: Gpu, mfu_percent: int) -> str:
+    """Every link of a run: what crosses it, for how long at least, and how much of the step is left for computing."""
+    rows = [
+        [
+            wait.title,
+            size(wait.num_bytes),
+            f"{decimal(wait.seconds, 2)} s",
+            f"{decimal(wait.compute_seconds, 2)} s",
+            *(f"{decimal(100 * share, 1)} %" for share in (wait.overlapped, wait.serial)),
+            number(wait.break_even_tokens),
+        ]
+        for wait in waits(run, collectives(run), gpu, mfu_percent=mfu_percent)
+    ]
+    heads = (">At least", ">Takes", ">Computing", ">Computes, overlapped", ">Not overlapped", ">Break-even tokens")
+    return markdown(["Link", *heads], rows)
+
+
+def break_even_bars(run: Run, gpu: Gpu, mfu_percent: int, title: str) -> str:
+    """Tokens per GPU and micro-step that hide each link, as bars on a logarithmic scale with the run's own drawn in."""
+    found = sorted(waits(run, collectives(run), gpu, mfu_percent=mfu_percent), key=lambda w: w.break_even_tokens)
+    tokens = run.tokens
+    decades = len(str(max(tokens, *(wait.break_even_tokens for wait in found)))) - 1
+
+    def at(count: int) -> str:
+        """Where a count stands, from 10 at the left edge on."""
+        return f"{100 * max(0.0, log10(count) - 1) / decades:.2f}%"
+
+    ident = "fig-" + "".join(c if c.isalnum() else "-" for c in title.lower())
+    told = "; ".join(f"{wait.title}: {number(wait.break_even_tokens)}" for wait in found)
+    height = 46 * len(found) + 26
+    upright = f'y1="18" y2="{height - 22}"'
+    out = [
+        f'<figure class="fig"><svg class="fig-bars" role="img" width="100%" height="{height}" '
+        f'aria-labelledby="{ident}-t {ident}-d"><title id="{ident}-t">{escape(title)}</title>'
+        f'<desc id="{ident}-d">Tokens that hide the link. {escape(told)}.</desc>',
+        *(f'<line class="fig-grid" x1="{at(10**n)}" x2="{at(10**n)}" {upright}/>' for n in range(2, decades + 1)),
+    ]
+    for index, wait in enumerate(found):
+        top, series = 46 * index, "weights" if wait.break_even_tokens <= tokens else "optimizer"
+        out.append(
+            f'<text class="fig-label" x="0" y="{top + 15}">{escape(wait.title)} · '
+            f'{number(wait.break_even_tokens)} tokens</text><rect class="fig-bar series-{series}" '
+            f'x="0" y="{top + 21}" width="{at(wait.break_even_tokens)}" height="18"/>'
+        )
+    out.append(
+        f'<line class="fig-limit" x1="{at(tokens)}" x2="{at(tokens)}" {upright}/><text class="fig-limit-label" '
+        f'x="{at(tokens)}" y="{height - 6}" dx="4">this run · {number(tokens)} tokens</text>'
+    )
+    return "".join(out) + "</svg></figure>"
