@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 
 from calc.units import UNITS, InputError, decimal, records, unknown
 
-MAX_FILE_BYTES = 20_000_000
+MAX_FILE_BYTES = 10_000_000
 MAX_NUMBERS = 10_000
 MAX_MARK_LENGTH = 400
 MEND = "calc check --fix"
@@ -191,6 +191,8 @@ def prose(text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
             missing |= {closer} if close < 0 else set()
         if _LIKE_A_MARK.match(text, start):
             marks.append((start, end))
+            if len(marks) > MAX_NUMBERS:
+                raise InputError(f"more than {MAX_NUMBERS:,} marked numbers; split the text")
         pieces += text[position:start], _blank(text[start:end])
         position = end
     return "".join((*pieces, text[position:])), tuple(marks)
@@ -222,9 +224,9 @@ def check(text: str, *, file: str, answer: Answer, mend: str = MEND) -> tuple[Fi
             message=message, sentence=sentence, start=at, digits=digits,
         )  # fmt: skip
 
-    quantities = list(_QUANTITY.finditer(visible))
-    if len(spans) + len(quantities) > 2 * MAX_NUMBERS:
-        raise InputError(f"more than {MAX_NUMBERS:,} marked numbers; split the text")
+    quantities = list(islice(_QUANTITY.finditer(visible), 2 * MAX_NUMBERS + 1))
+    if len(quantities) > 2 * MAX_NUMBERS:
+        raise InputError(f"more than {2 * MAX_NUMBERS:,} quantities of bytes; split the text")
     for start, end in spans:
         literal = _LITERAL.search(visible, max(0, start - 160), start)
         digits, unit = (literal["digits"], literal["unit"]) if literal else ("", "")
@@ -329,7 +331,8 @@ def _cells(raw: str) -> Iterator[tuple[str, Sequence[int]]]:
             cell = [token for token, _ in group]
             inner = [char.finditer(raw, token.start() + 1, token.end() - 1) for token in cell]
             offsets = [found.start() for found in chain(*inner)]
-            yield "".join(json.loads(token[0]) for token in cell), [*offsets, cell[-1].end()]
+            text = "".join(json.loads(token[0]) for token in cell)
+            yield re.sub(r"[\ud800-\udfff]", "?", text), [*offsets, cell[-1].end()]
 
 
 def _strings(value: object, inside: bool = False) -> Iterator[bool]:

@@ -304,14 +304,25 @@ def test_notebooks_are_checked_in_their_markdown_cells(tmp_path, indent, ascii_o
     assert text.splitlines()[stale.line - 1][stale.column - 1 :].startswith("9.9 GB")
 
 
+def test_half_a_character_in_a_notebook_can_be_told(tmp_path):
+    page = tmp_path / "page.ipynb"
+    source = f"\ud800 {STALE} 7<!--= params \udfff : x -->"
+    page.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": source}]}))
+    left, changed = check_file(page, fix=True)
+    assert "\\ud800 146.3 GB<!--=" in page.read_text()
+    assert [found.kind for found in left] == ["true", "unreadable"]
+    "".join(str(found) for found in (*left, *changed)).encode()
+
+
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
         ("page.md", b"\xff\xfe1\x00", "not valid UTF-8"),
         ("page.md", b"a\0b", "NUL"),
-        ("page.md", b"a" * (check.MAX_FILE_BYTES + 1), "not a file of at most 20,000,000 bytes"),
+        ("page.md", b"a" * (check.MAX_FILE_BYTES + 1), "not a file of at most 10,000,000 bytes"),
         ("page.md", b"```\n", "never closed"),
-        ("page.md", b"1 GB " * 30_000, "more than 10,000 marked numbers"),
+        ("page.md", b"1 GB " * 30_000, "more than 20,000 quantities of bytes"),
+        ("page.md", b"1<!--= a -->" * 30_000, "more than 10,000 marked numbers"),
         ("page.ipynb", b"{", "not a notebook"),
         ("page.ipynb", b'{"a": 1, "a": "b"}', "not a notebook"),
         ("page.ipynb", b"[" * 100_000, "not a notebook"),
