@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from calc import cli
+from calc import check, cli
 from calc.units import records
 from tests.examples import DOCS, MODULES, PAGES, ROOT, printed
 
@@ -42,6 +42,11 @@ def test_each_row_of_the_facts_is_a_record():
         assert len(records(registry)) == len(cli.answer([registry])), registry
 
 
+def cited(text: str) -> list[str]:
+    """What the marks in prose name; a mark shown in code is none."""
+    return re.findall(r"<!--~ (\S+) -->", " ".join(text[start:end] for start, end in check.prose(text)[1]))
+
+
 def test_each_source_is_known_and_used():
     known = [source["id"] for source in records("sources")]
     assert len(set(known)) == len(known)
@@ -51,7 +56,7 @@ def test_each_source_is_known_and_used():
         if path.name not in ("gpus.json", "models.json")  # these quote theirs in full
         for found in re.findall(r'"source": "([^"]+)"', path.read_text())
     }
-    in_prose = {found for page in PAGES for found in re.findall(r"<!--~ (\S+) -->", page.read_text())}
+    in_prose = {found for page in PAGES for found in cited(page.read_text())}
     in_code = {found for module in MODULES for found in re.findall(r"`([a-z0-9-]+)`", module.read_text())}
     assert in_data - set(known) == set(), "name it in calc/data/sources.json, then run make golden"
     assert in_prose - set(known) == set(), "name it in calc/data/sources.json, then run make golden"
