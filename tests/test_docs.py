@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
+import yaml
 from markdown_exec._internal.main import validator
 
 from calc import check, cli
@@ -120,3 +121,15 @@ def test_blocks_share_a_namespace_only_within_a_session(tmp_path):
         first.evaluate()
         with pytest.raises(AssertionError, match="NameError") if fails else contextlib.nullcontext():
             second.evaluate()
+
+
+def test_the_hooks_are_local_and_ask_the_command_line():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    offered = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert {repo["repo"] for repo in hooks} == {"local"}
+    for hook in (*hooks[0]["hooks"], *offered):
+        _, *argv = hook["entry"].split()
+        if "check" in argv and "ruff" not in argv:
+            argv = argv[argv.index("check") :]
+            assert cli.parser().parse_args([*argv, "README.md"]).command == "check"
+    assert {hook["entry"].split()[0] for hook in offered} == {"sixteen-bytes"}
