@@ -11,9 +11,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
+from pathlib import Path
 from typing import NoReturn
 
-from calc import check, communication, gpus, models
+from calc import check, communication, gpus, models, oom
 from calc.estimate import CHOICES, Estimate, Phase, Run, estimate
 from calc.fit import fit
 from calc.sharding import STRATEGIES
@@ -75,6 +76,11 @@ def parser() -> argparse.ArgumentParser:
     wire.add_argument("--sync", default="", help="gradients are reduced once per: micro-step, step")
     wire.add_argument("--gpu", default="h100-sxm5-80gb", metavar="G", help="the card, for its links and its speed")
     wire.add_argument("--mfu", type=_int, default=40, help="per cent of the card's bf16 peak that computing reaches")
+    memory = command("oom", "An out-of-memory message: its figures, and the lines of a run as large as the request.")
+    memory.add_argument("message", metavar="MESSAGE", help="the message itself, a file that holds it, or - for stdin")
+    memory.add_argument("model", metavar="MODEL", nargs="?", help=f"the run's model: {_MODEL}")
+    memory.add_argument("--gpus", type=_int, metavar="N", default=1, help="number of GPUs of the run (world_size)")
+    _run_options(memory)
     for name, text in (
         ("models", "The known models."),
         ("gpus", "The known GPUs."),
@@ -216,6 +222,36 @@ def _communication(args: argparse.Namespace) -> Json:
     }
 
 
+def _oom(args: argparse.Namespace) -> Json:
+    message = oom.read(_text(args.message))
+    found = oom.candidates(message, estimate(_run(args))) if args.model else ()
+    told = [] if args.model else ["give the model and the run's options to see which of its lines are as large"]
+    if args.model and message.requested and not found and message.requested > oom.SMALL_BYTES:
+        told = ["no line of this run is within 2 % of the request: it cannot be told from the size alone"]
+    return {
+        "requested_bytes": message.requested,
+        "capacity_bytes": message.capacity,
+        "free_bytes": message.free,
+        "allocated_bytes": message.allocated,
+        "reserved_bytes": message.reserved,
+        "candidates": [
+            {name: getattr(c, name) for name in ("line", "phase", "bytes", "off_by", "exact", "lever")} for c in found
+        ],
+        "notes": [*oom.notes(message), *told],
+    }
+
+
+def _text(message: str) -> str:
+    """The message itself, what a file of that name holds, or standard input for `-`."""
+    if message == "-":
+        return sys.stdin.read(check.MAX_FILE_BYTES)
+    try:
+        with Path(message).open(encoding="utf-8", errors="replace") as file:
+            return file.read(check.MAX_FILE_BYTES)
+    except (OSError, ValueError):  # no file of that name, so the name is the message
+        return message
+
+
 def _models(_: argparse.Namespace) -> Json:
     return [dict(record) for record in models.known()]
 
@@ -272,6 +308,7 @@ _ANSWERS: Mapping[str, Callable[[argparse.Namespace], Json]] = {
     "estimate": _estimate,
     "fit": _fit,
     "communication": _communication,
+    "oom": _oom,
     "models": _models,
     "gpus": _gpus,
     "optimizers": _registry(OPTIMIZERS),

@@ -111,7 +111,7 @@ def collectives(run: Run, *, gathered: str = "", sync: str = "") -> tuple[Collec
             halves += count * sum(size * largest_share(alike, layout, ranks) for size, alike in by_size.items())
         return ceil_div(halves, 2)
 
-    sections = units(model) if full else ((model.tensors, 1),)
+    sections = tuple(units(model)) if full else ((model.tensors, 1),)
     new = shard(sections, computes, frozen=False)
     reduced = shard(sections, reduces, frozen=False)
     if not full:

@@ -94,6 +94,26 @@ def _plain_communication(answer: Mapping[str, Any]) -> str:
     )
 
 
+def _plain_oom(answer: Mapping[str, Any]) -> str:
+    names = ("requested", "capacity", "free", "allocated", "reserved")
+    figures = [[name, size(answer[f"{name}_bytes"], "GiB", 2), size(answer[f"{name}_bytes"])] for name in names]
+    found = answer["candidates"]
+    lines = _columns(
+        [["as large as the request", "bytes", "off by"]]
+        + [
+            [
+                f"{'exactly' if row['exact'] else 'nearly'}: {row['line']} ({row['phase']})",
+                number(row["bytes"]),
+                number(row["off_by"]),
+            ]
+            for row in found
+        ]
+    ).splitlines()
+    levers = ["  moved by", *(f"  {row['lever']}" for row in found)]
+    body = ["", *(line + lever for line, lever in zip(lines, levers, strict=True))] if found else []
+    return "\n".join([_columns(figures), *body, "", *(f"note: {line}" for line in answer["notes"])])
+
+
 def _plain_registry(answer: Sequence[Mapping[str, Any]]) -> str:
     keys = [key for key in ("slug", "name", "id") if key in answer[0]]
     return "\n".join("  ".join(str(row[key]) for key in keys[:2]) for row in answer)
@@ -104,4 +124,5 @@ _PLAIN = {
     "estimate": _plain_estimate,
     "fit": _plain_fit,
     "communication": _plain_communication,
+    "oom": _plain_oom,
 }

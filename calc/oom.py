@@ -1,0 +1,180 @@
+"""An out-of-memory message → its figures in bytes, and the lines of the ledger that are as large as the request.
+
+PyTorch prints GiB with two decimals, DeepSpeed prints the same GiB as "GB". What PyTorch says it tried to allocate
+is not the tensor but the segment it asked CUDA for: 2 MiB up to 1 MiB, 20 MiB up to 10 MiB, then multiples of 2 MiB.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from calc.estimate import Estimate
+from calc.sharding import get_strategy, layout_of, pieces
+from calc.states import get_optimizer, get_recipe, state_bytes
+from calc.units import UNITS, InputError, ceil_div, records, text
+
+MIB = UNITS["MiB"]
+#: A request up to here is any tensor up to 10 MiB.
+SMALL_BYTES = 20 * MIB
+#: A line within 2 % of the request is called near; so many are named.
+NEAR_PERCENT, MAX_CANDIDATES = 2, 8
+_QUANTITY = r"(\d+(?:\.\d+)?)\s*(bytes|[KMGT]i?B)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """The figures of one message in bytes, None where it has none; `binary_gb` if it prints GiB as GB.
+
+    `precision` is half of the last printed digit of the request (or, without one, of what is allocated).
+    """
+
+    requested: int | None = None
+    capacity: int | None = None
+    free: int | None = None
+    allocated: int | None = None
+    reserved: int | None = None
+    in_use: int | None = None
+    precision: int = 0
+    binary_gb: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A line of the ledger, or one tensor of it, about as large as the request; `off_by` is its bytes minus those."""
+
+    line: str
+    phase: str
+    bytes: int
+    off_by: int
+    exact: bool
+    lever: str
+
+
+def read(message: str) -> Message:
+    """The figures of the first out-of-memory message in a text, in bytes.
+
+    Raises `InputError` where the text has no such message. One without figures is read as all None.
+    Source: PyTorch's CUDACachingAllocator, DeepSpeed's `see_memory_usage`; wordings in `oom-wordings.json`.
+
+    >>> read("CUDA out of memory. Tried to allocate 1.96 GiB (GPU 0; 79.20 GiB total capacity)").requested
+    2104533975
+    """
+    flat = " ".join(message.split())
+    failure = re.search(r"[Oo]ut of memory|OutOfMemoryError", flat)
+    if failure and "ried to allocate" in flat[failure.start() :]:
+        flat = flat[failure.start() :]
+    found: dict[str, int] = {}
+    precision: dict[str, int] = {}
+    binary = False
+    for record in records("oom-wordings"):
+        name = record["figure"]
+        pattern = "|".join(re.escape(wording).replace(r"\{q\}", _QUANTITY) for wording in record["wordings"])
+        if match := re.search(rf"(?<![\w.])(?:{pattern})", flat):
+            digits, unit = (group for group in match.groups() if group)
+            size = 1 if unit == "bytes" else UNITS[f"{unit[0]}iB"]
+            found[name] = round(Fraction(digits) * size)
+            precision[name] = ceil_div(size, 2 * 10 ** len(digits.partition(".")[2]))
+            binary |= len(unit) == 2
+    if not found and not failure:
+        raise InputError("no out-of-memory message here: no 'Tried to allocate …', no 'out of memory', no 'MA … GB'")
+    if (unused := found.pop("unused", None)) is not None and "allocated" in found:
+        found.setdefault("reserved", found["allocated"] + unused)
+    return Message(**found, precision=precision.get("requested", precision.get("allocated", 0)), binary_gb=binary)
+
+
+def segment(num_bytes: int) -> int:
+    """What PyTorch asks CUDA for when it needs a new block of that many bytes.
+
+    Formula: 2 MiB up to 1 MiB, 20 MiB below 10 MiB, else rounded up to 2 MiB.
+    Source: `get_allocation_size` in PyTorch's CUDACachingAllocator.
+
+    >>> [segment(size) // 2**20 for size in (1000, 2 * 2**20, 11 * 2**20 + 1)]
+    [2, 20, 12]
+    """
+    if num_bytes <= MIB:
+        return 2 * MIB
+    return 20 * MIB if num_bytes < 10 * MIB else ceil_div(num_bytes, 2 * MIB) * 2 * MIB
+
+
+def candidates(message: Message, found: Estimate) -> tuple[Candidate, ...]:
+    """The ledger's lines and tensors that are exactly or nearly as large as the request, closest first.
+
+    Exactly: the same segment within the printed digits. Nearly: within 2 %. Requests up to 20 MiB name nobody.
+    A report without a request is compared with the phases' sums.
+    """
+    wanted = message.requested or message.allocated or 0
+    levers = {record["word"]: record["lever"] for record in records("oom-levers")}
+    near: dict[tuple[str, int], Candidate] = {}
+    for line, phase, amount in (requests if message.requested else _sums)(found) if wanted > SMALL_BYTES else ():
+        exact = abs((segment(amount) if message.requested else amount) - wanted) <= message.precision
+        if exact or 100 * abs(amount - wanted) <= NEAR_PERCENT * wanted:
+            lever = levers.get(line) or next(lever for word, lever in levers.items() if word in line)
+            near.setdefault(
+                (line, amount),
+                Candidate(line=line, phase=phase, bytes=amount, off_by=amount - wanted, exact=exact, lever=lever),
+            )
+    return tuple(sorted(near.values(), key=lambda c: (not c.exact, abs(c.off_by))))[:MAX_CANDIDATES]
+
+
+def _sums(found: Estimate) -> Iterator[tuple[str, str, int]]:
+    yield "weights, master, gradients and optimizer state", "between steps", found.states.total
+    for name, phase in (found.phases or {}).items():
+        yield "everything", name, phase.bytes
+
+
+def requests(found: Estimate) -> Iterator[tuple[str, str, int]]:
+    """Everything that a run may ask for in one piece: (line, phase, bytes)."""
+    run, model, step = found.run, found.model, "forward+backward"
+    phases = [*(found.phases or {}).items(), *((f"{step}, {instant.instant}", instant) for instant in found.instants)]
+    for name, phase in phases:
+        yield from ((line.line, name, line.bytes) for line in phase.lines)
+    recipe, optimizer, strategy = get_recipe(run.held), get_optimizer(run.optimizer), get_strategy(run.strategy)
+    layout, align = layout_of(strategy, recipe, run.world_size)
+    for held in pieces(model, optimizer, layout, run.world_size, align) if optimizer.states else ():
+        for shape, kind, _ in held:
+            state = state_bytes(optimizer, shape, recipe.state_dtype, kind=kind) // len(optimizer.states)
+            yield f"one optimizer state of a shard {list(shape)}", "step", state
+    full, computes = strategy.stage == 3, 4 if recipe.name == "fp32" else 2
+    loaded = {recipe.itemsize("weights")} if run.load == "gpu" or not full else set()
+    made = computes if full or recipe.name == "deepspeed" else recipe.itemsize("gradients")
+    for tensor in model.tensors:
+        for itemsize in loaded | {computes}:
+            yield f"whole weight {tensor.name} in {itemsize} bytes", "load or gather", itemsize * tensor.numel
+        if tensor.trainable:
+            yield f"whole gradient of {tensor.name}", step, made * tensor.numel
+    square = run.seq_len * run.tokens if run.attention == "eager" else 0
+    for name, field, count in (
+        ("hidden states", "hidden_size", run.tokens),
+        ("MLP intermediate", "intermediate_size", run.tokens),
+        ("logits", "vocab_size", run.tokens),
+        ("attention scores", "num_attention_heads", square),
+    ):
+        width = model.config.get(field)
+        for dtype, itemsize in (("bf16", 2), ("fp32", 4)):
+            yield f"{name} in {dtype}", step, itemsize * count * (width if isinstance(width, int) else 0)
+
+
+def notes(message: Message) -> tuple[str, ...]:
+    """What the figures alone say, one line each, and what they cannot say."""
+    requested, allocated, reserved = message.requested or 0, message.allocated or 0, message.reserved or 0
+    unused, own = reserved - allocated, message.in_use or reserved
+    others = (message.capacity or 0) - (message.free or 0) - own if message.free is not None else 0
+    small = text(requested, "MiB", 0)
+    said = {
+        "GB in this message is GiB: 2³⁰ bytes": message.binary_gb,
+        "the message has no figures, so it cannot be told what was too much": not requested and not allocated,
+        "a report without a request: what is allocated is compared with sums of the ledger": allocated > requested == 0,
+        f"a request of {small} is any tensor up to 10 MiB: the card was full already, look at what is allocated": (
+            0 < requested <= SMALL_BYTES
+        ),
+        f"{text(unused, 'GiB', 2)} are reserved and unused, enough but in pieces: "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True": unused >= requested > 0,
+        f"{text(others, 'GiB', 2)} of the card are used outside this process or by its CUDA context": (
+            others > UNITS["GiB"] and own > 0
+        ),
+        "the request alone is larger than the card": requested > (message.capacity or requested),
+    }
+    return tuple(line for line, holds in said.items() if holds)
