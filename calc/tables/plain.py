@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from calc.tables.text import TITLES, number, size
+from calc.units import UNITS
 
 
 def plain(command: str, answer: Any) -> str:
@@ -96,7 +97,11 @@ def _plain_communication(answer: Mapping[str, Any]) -> str:
 
 def _plain_oom(answer: Mapping[str, Any]) -> str:
     names = ("requested", "capacity", "free", "allocated", "reserved")
-    figures = [[name, size(answer[f"{name}_bytes"], "GiB", 2), size(answer[f"{name}_bytes"])] for name in names]
+    known = [(name, answer[f"{name}_bytes"]) for name in names if answer[f"{name}_bytes"] is not None]
+    figures = [
+        [name, *(size(amount, g if amount >= UNITS["GiB"] else m, 2) for g, m in (("GiB", "MiB"), ("GB", "MB")))]
+        for name, amount in known
+    ]
     found = answer["candidates"]
     lines = _columns(
         [["as large as the request", "bytes", "off by"]]
@@ -111,7 +116,8 @@ def _plain_oom(answer: Mapping[str, Any]) -> str:
     ).splitlines()
     levers = ["  moved by", *(f"  {row['lever']}" for row in found)]
     body = ["", *(line + lever for line, lever in zip(lines, levers, strict=True))] if found else []
-    return "\n".join([_columns(figures), *body, "", *(f"note: {line}" for line in answer["notes"])])
+    told = [f"note: {line}" for line in answer["notes"]]
+    return "\n".join([*([_columns(figures)] if figures else []), *body, *([""] if figures and told else []), *told])
 
 
 def _plain_registry(answer: Sequence[Mapping[str, Any]]) -> str:
