@@ -114,13 +114,15 @@ def _in_order(model: Model) -> Iterator[Tensor]:
     yield from model.last
 
 
-def units(model: Model) -> tuple[tuple[tuple[Tensor, ...], int], ...]:
+def units(model: Model) -> Iterator[tuple[tuple[Tensor, ...], int]]:
     """The groups of tensors that FSDP gathers together, each with how many there are.
 
-    One per decoder layer, and the root: embedding, final norm and head.
+    One per decoder layer, the root (embedding, final norm and head), and, as peft's wrapping policy
+    has it, one per adapter matrix: a trainable tensor among frozen ones would give all a gradient.
     """
-    root = (*model.first, *model.last)
-    return ((root, 1), *((block.tensors, len(block.layers)) for block in model.blocks))
+    for tensors, count in (((*model.first, *model.last), 1), *((b.tensors, len(b.layers)) for b in model.blocks)):
+        yield tuple(t for t in tensors if t.kind != "adapter"), count
+        yield from (((replace(t, count=1),), count * t.count) for t in tensors if t.kind == "adapter")
 
 
 def kept(
@@ -145,7 +147,7 @@ def kept(
     """
     layout, align = layout_of(strategy, recipe, world_size)
     lines = {"weights": 0, "master": 0, "gradients": 0}
-    sections = units(model) if layout == "unit" else ((model.tensors, 1),)
+    sections = tuple(units(model)) if layout == "unit" else ((model.tensors, 1),)
     for tensors, count in sections:
         trainable = tuple(t for t in tensors if t.trainable)
         frozen = tuple(t for t in tensors if not t.trainable)
