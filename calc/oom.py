@@ -112,6 +112,7 @@ def candidates(message: Message, found: Estimate) -> tuple[Candidate, ...]:
         exact = abs((segment(amount) if message.requested else amount) - wanted) <= message.precision
         if exact or 100 * abs(amount - wanted) <= NEAR_PERCENT * wanted:
             lever = levers.get(line) or next(lever for word, lever in levers.items() if word in line)
+            lever = lever if message.requested else ""
             near.setdefault(
                 (line, amount),
                 Candidate(line=line, phase=phase, bytes=amount, off_by=amount - wanted, exact=exact, lever=lever),
@@ -120,7 +121,7 @@ def candidates(message: Message, found: Estimate) -> tuple[Candidate, ...]:
 
 
 def _sums(found: Estimate) -> Iterator[tuple[str, str, int]]:
-    yield "weights, master, gradients and optimizer state", "between steps", found.states.total
+    yield "all states", "between steps", found.states.total
     for name, phase in (found.phases or {}).items():
         yield "everything", name, phase.bytes
 
@@ -166,10 +167,8 @@ def notes(message: Message) -> tuple[str, ...]:
     said = {
         "GB in this message is GiB: 2³⁰ bytes": message.binary_gb,
         "the message has no figures, so it cannot be told what was too much": not requested and not allocated,
-        "a report without a request: what is allocated is compared with sums of the ledger": allocated > requested == 0,
-        f"a request of {small} is any tensor up to 10 MiB: the card was full already, look at what is allocated": (
-            0 < requested <= SMALL_BYTES
-        ),
+        "a report without a request: compared with the sums of the ledger": allocated > requested == 0,
+        f"a request of {small} is any tensor up to 10 MiB: the card was full already": (0 < requested <= SMALL_BYTES),
         f"{text(unused, 'GiB', 2)} are reserved and unused, enough but in pieces: "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True": unused >= requested > 0,
         f"{text(others, 'GiB', 2)} of the card are used outside this process or by its CUDA context": (

@@ -172,7 +172,7 @@ def test_the_contract_s_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert found.keys() >= {"requested_bytes", "capacity_bytes", "allocated_bytes", "reserved_bytes", "candidates"}
     assert found["candidates"][0].keys() >= {"line", "phase", "bytes", "off_by"}
     assert main(argv) == 0
-    assert "exactly: reduce-scatter input" in capsys.readouterr().out
+    assert "reduce-scatter input: 4,202,708,992 bytes, exactly" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["hello", "", "\0", "out", "/no/such/file.log"])

@@ -102,20 +102,11 @@ def _plain_oom(answer: Mapping[str, Any]) -> str:
         [name, *(size(amount, g if amount >= UNITS["GiB"] else m, 2) for g, m in (("GiB", "MiB"), ("GB", "MB")))]
         for name, amount in known
     ]
-    found = answer["candidates"]
-    lines = _columns(
-        [["as large as the request", "bytes", "off by"]]
-        + [
-            [
-                f"{'exactly' if row['exact'] else 'nearly'}: {row['line']} ({row['phase']})",
-                number(row["bytes"]),
-                number(row["off_by"]),
-            ]
-            for row in found
-        ]
-    ).splitlines()
-    levers = ["  moved by", *(f"  {row['lever']}" for row in found)]
-    body = ["", *(line + lever for line, lever in zip(lines, levers, strict=True))] if found else []
+    body = []
+    for row in answer["candidates"]:
+        said = "exactly" if row["exact"] else f"off by {row['off_by']:+,}"
+        lever = f"; moved by {row['lever']}" if row["lever"] else ""
+        body += ["", f"{row['line']}: {number(row['bytes'])} bytes, {said}", f"  in {row['phase']}{lever}"]
     told = [f"note: {line}" for line in answer["notes"]]
     return "\n".join([*([_columns(figures)] if figures else []), *body, *([""] if figures and told else []), *told])
 
