@@ -101,10 +101,10 @@ test-browser: .venv/browser ## Open the built site in Chromium
 	@$(python) -m pytest -q -m browser tests/browser -W default
 
 verify: .venv-oracle/oracle ## Compare calc with what the real frameworks allocate (installs torch)
-	@$(oracle) -m pytest -q -W default -p no:tests.examples -m oracle tests/oracle
+	@$(oracle) -m pytest -q -W default -o addopts= -m oracle tests/oracle
 
-verify-quick: .venv-oracle/oracle ## The part of verify that takes a minute
-	@$(oracle) -m pytest -q -W default -p no:tests.examples -m "oracle and quick" tests/oracle
+verify-quick: .venv-oracle/oracle ## The part of verify that takes about two minutes
+	@$(oracle) -m pytest -q -W default -o addopts= -m "oracle and quick" tests/oracle
 
 .PHONY: lock clean
 lock: ## Resolve requirements/*.in again (needs uv on the path)
