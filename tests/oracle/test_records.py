@@ -9,6 +9,7 @@ from calc.units import InputError
 from tests.oracle.cases import CASES, CONFIGS, PAIRED, Case
 from tests.oracle.predicted import predicted, reduced, tensors, terms
 from tests.oracle.record import FILES, file_of, recorded
+from tests.oracle.verification import named_table, optimizer_table, pairs_table, rank_table, refusals_table
 
 FOUND = {name: found for file in FILES for name, found in recorded(file)["cases"].items()}
 RAN = [case for case in CASES if "error" not in FOUND[str(case)]]
@@ -55,3 +56,11 @@ def test_what_the_named_lines_are_worth() -> None:
     lines = predicted(next(case for case in CASES if str(case) == "deepspeed2 bf16 adamw odd 8"))
     assert lines["scalars"] == 4
     assert lines["edge"] > lines["gradients"] // 4
+
+
+def test_the_tables_of_the_verification_page_show_every_refusal_and_no_difference() -> None:
+    assert {row.split(" | ")[-2] for row in optimizer_table().splitlines()[2:]} == {"0"}
+    for table in (rank_table("odd", 8), rank_table("lora", 2), named_table("odd", 4)):
+        assert {cell.strip() for row in table.splitlines()[2:] for cell in row.split(" | ")[4:5]} <= {"0", "0 |"}
+    assert "| `adamw8bit-torchao` | yes | yes | yes | only fp32, mixed | yes | yes | yes |" in pairs_table()
+    assert all(f"{case.dtype} `{case.optimizer}`" in refusals_table() for case in CASES if case not in RAN)
