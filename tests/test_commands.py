@@ -1,0 +1,51 @@
+"""The reference page misses no command, no option and no public name."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+import pytest
+
+from calc.cli import parser
+from calc.tables.commands import commands_table, options_table, own_options_table
+from site_build.reference import api
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "command-line-and-api.md"
+TOLD = re.search(r"names = \((?P<names>[^)]*)\)", PAGE.read_text())["names"]  # type: ignore[index]
+ROOMS = [f"calc.{name}" for name in re.findall(r'"(\w+)"', TOLD)]
+
+
+def test_every_option_of_every_command_is_listed() -> None:
+    (commands,) = (action.choices for action in parser()._actions if isinstance(action.choices, dict))
+    text = commands_table(parser()) + options_table(parser()) + own_options_table(parser())
+    for name, sub in commands.items():
+        assert f"`{name}" in text
+        for action in sub._actions:
+            if action.option_strings and action.dest not in ("help", "json"):
+                assert re.search(rf"`{action.option_strings[-1]}[` ]", text)
+                assert action.help
+                assert action.help in text
+
+
+def test_an_option_shared_by_two_commands_is_their_own() -> None:
+    made = argparse.ArgumentParser()
+    subs = made.add_subparsers()
+    for index, name in enumerate(("estimate", "fit", "oom")):
+        sub = subs.add_parser(name, description=name)
+        sub.add_argument("--shared", metavar="S", default=7, help="by all")
+        if index:
+            sub.add_argument("--two", action="store_true", help="by two")
+    assert options_table(made).splitlines()[2:] == ["| `--shared S` | `7` | by all |"]
+    rows = ["| `fit` | `--two` |  | by two |", "| `oom` | `--two` |  | by two |"]
+    assert own_options_table(made).splitlines()[2:] == rows
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_every_public_name_has_its_signature_and_its_docstring(name: str) -> None:
+    entries = re.split(r"^### ", api(name), flags=re.MULTILINE)[1:]
+    assert entries
+    for entry in entries:
+        assert re.fullmatch(r"`\w+` \{ #[\w.]+ \}\n\n```python\n[^`]+\n```\n\n\S[\s\S]*", entry), entry
+        assert ": '" not in entry.split("```")[1].replace(" = '", "")
