@@ -38,7 +38,12 @@ help: ## List the targets
 	@$(python) $(pip) --require-hashes -r requirements/site.txt
 	@touch $@
 
-.venv/test: .venv/site requirements/test.txt
+.venv/node: .venv/site requirements/node.txt package-lock.json
+	@$(python) $(pip) --require-hashes -r requirements/node.txt
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" npm ci --silent --ignore-scripts
+	@touch $@
+
+.venv/test: .venv/node requirements/test.txt
 	@$(python) $(pip) --require-hashes -r requirements/test.txt
 	@touch $@
 
@@ -62,11 +67,11 @@ help: ## List the targets
 .PHONY: setup site serve
 setup: .venv/test ## Make .venv with all that the site and its tests need
 
-site: .venv/site ## Build the site into site/
+site: .venv/node ## Build the site into site/
 	@$(python) -m mkdocs --quiet build --strict
 	@echo "The site is in site/; the first page is site/index.html"
 
-serve: .venv/site ## Serve the site on 127.0.0.1:8000 and rebuild it at each change
+serve: .venv/node ## Serve the site on 127.0.0.1:8000 and rebuild it at each change
 	@$(python) -m mkdocs serve --no-strict
 
 .PHONY: test lint format check numbers golden bench
@@ -90,7 +95,7 @@ numbers: .venv/site ## Rewrite the stale numbers in the prose, saying old → ne
 golden: .venv/test ## Keep what the executed blocks print now in tests/golden/
 	@$(python) -m tests.examples
 
-bench: .venv/site ## Measure the build, the command line and the estimates
+bench: .venv/node ## Measure the build, the command line and the estimates
 	@$(python) -m tests.bench
 
 .PHONY: test-planted test-browser verify verify-quick
@@ -108,10 +113,10 @@ verify-quick: .venv-oracle/oracle ## The part of verify that takes about two min
 
 .PHONY: lock clean
 lock: ## Resolve requirements/*.in again (needs uv on the path)
-	@cd requirements && for name in site test browser oracle; do \
+	@cd requirements && for name in site node test browser oracle; do \
 	    uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	        --no-emit-index-url --no-header $$(test $$name = oracle && echo --override oracle-override.txt) \
 	        $$name.in -o $$name.txt || exit 1; done
 
 clean: ## Remove what the other targets made
-	@rm -rf .venv .venv-oracle site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv-oracle node_modules site .pytest_cache .mypy_cache .ruff_cache .hypothesis

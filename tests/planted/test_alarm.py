@@ -33,6 +33,7 @@ def scratch(tmp_path: Path) -> Path:
         if (ROOT / name).is_file():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, tmp_path / name)
+    (tmp_path / "node_modules").symlink_to(ROOT / "node_modules")  # fetched, never committed
     return tmp_path
 
 
