@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from calc import check, communication, gpus, models, oom
+from calc.audit.claims import Judgement, judgements
 from calc.estimate import CHOICES, Estimate, Phase, Run, estimate
 from calc.fit import fit
 from calc.sharding import STRATEGIES
@@ -82,6 +83,7 @@ def parser() -> argparse.ArgumentParser:
     memory.add_argument("--gpus", type=_int, metavar="N", default=1, help="number of GPUs of the run (world_size)")
     _run_options(memory)
     for name, text in (
+        ("claims", "Published numbers, each with the verdict on it."),
         ("models", "The known models."),
         ("gpus", "The known GPUs."),
         ("optimizers", "The known optimizers."),
@@ -252,6 +254,30 @@ def _text(message: str) -> str:
         return message
 
 
+def _claims(_: argparse.Namespace) -> Json:
+    return [_claim(found) for found in judgements()]
+
+
+def _claim(found: Judgement) -> dict[str, object]:
+    """A published number in its real unit, the verdict on it, and what the ledgers named give instead."""
+    claim, computed = found.claim, found.way.value if found.way else None
+    return {
+        "id": claim.id,
+        "says": claim.says,
+        "printed": claim.printed,
+        "value": int(claim.value) if claim.value.denominator == 1 else float(claim.value),
+        "unit": claim.unit,
+        "kind": claim.kind,
+        "verdict": found.verdict,
+        "recipes": list(dict.fromkeys(way.name for way in found.ways)),
+        "compared_with": found.way.name if found.way else None,
+        "computed": None if computed is None else float(computed),
+        "right_for": dict(claim.repair) if claim.repair and found.repaired else None,
+        "missing": claim.missing or None,
+        "source": {f.name: getattr(claim.source, f.name) for f in fields(claim.source)} | {"where": claim.where},
+    }
+
+
 def _models(_: argparse.Namespace) -> Json:
     return [dict(record) for record in models.known()]
 
@@ -309,6 +335,7 @@ _ANSWERS: Mapping[str, Callable[[argparse.Namespace], Json]] = {
     "fit": _fit,
     "communication": _communication,
     "oom": _oom,
+    "claims": _claims,
     "models": _models,
     "gpus": _gpus,
     "optimizers": _registry(OPTIMIZERS),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from calc.tables.text import TITLES, number, size
@@ -11,7 +11,8 @@ from calc.units import UNITS
 
 def plain(command: str, answer: Any) -> str:
     """The text answer of a command, from the JSON value that `--json` would print."""
-    return _PLAIN.get(command, _plain_registry)(answer)
+    show: Callable[[Any], str] = _PLAIN.get(command, _plain_registry)
+    return show(answer)
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:
@@ -111,15 +112,25 @@ def _plain_oom(answer: Mapping[str, Any]) -> str:
     return "\n".join([*([_columns(figures)] if figures else []), *body, *([""] if figures and told else []), *told])
 
 
+def _plain_claims(answer: Sequence[Mapping[str, Any]]) -> str:
+    rows = [["claim", "printed", "computed", "verdict"]]
+    for claim in answer:
+        computed = "–" if claim["computed"] is None else f"{claim['computed']:,.6g} {claim['unit']}"
+        rows.append([claim["id"], claim["printed"], computed, claim["verdict"]])
+    ways = ["ledger", *(", ".join(claim["recipes"]) or claim["compared_with"] or "–" for claim in answer)]
+    return "\n".join(f"{line}  {way}" for line, way in zip(_columns(rows).splitlines(), ways, strict=True))
+
+
 def _plain_registry(answer: Sequence[Mapping[str, Any]]) -> str:
     keys = [key for key in ("slug", "name", "id") if key in answer[0]]
     return "\n".join("  ".join(str(row[key]) for key in keys[:2]) for row in answer)
 
 
-_PLAIN = {
+_PLAIN: Mapping[str, Callable[[Any], str]] = {
     "params": _plain_params,
     "estimate": _plain_estimate,
     "fit": _plain_fit,
     "communication": _plain_communication,
     "oom": _plain_oom,
+    "claims": _plain_claims,
 }

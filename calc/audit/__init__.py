@@ -1,0 +1,1 @@
+"""Who is right? Published numbers against named ledgers."""
