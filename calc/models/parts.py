@@ -10,7 +10,10 @@ from calc.models.tensors import Model, Tensor
 from calc.units import InputError, ceil_div
 
 #: Cut by outputs, by inputs, and held whole by every rank of a tensor-parallel group.
-COLUMNS = tuple("q_proj k_proj v_proj qkv_proj q_b_proj kv_b_proj gate_proj up_proj gate_up_proj sinks".split())
+COLUMNS = (
+    *("q_proj", "k_proj", "v_proj", "qkv_proj", "q_b_proj", "kv_b_proj", "sinks"),
+    *("gate_proj", "up_proj", "gate_up_proj"),
+)
 ROWS = ("o_proj", "down_proj")
 WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "shared_expert_gate")
 
