@@ -121,5 +121,5 @@ def _read(path: Path) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:  # ValueError: JSON, UTF-8, a number without end
         raise InputError(f"{file} is not valid JSON: {str(error).splitlines()[0]}") from None
     if not isinstance(config, dict):
-        raise InputError(f"{file} holds a JSON {type(config).__name__}, not an object of config fields")
+        raise InputError(f"{file} does not hold a JSON object, as a config.json does")
     return config
