@@ -20,6 +20,7 @@ from calc.estimate import CHOICES, Estimate, Phase, Run, estimate
 from calc.fit import fit
 from calc.sharding import STRATEGIES
 from calc.states import OPTIMIZERS, RECIPES
+from calc.tables.calculator import calculator
 from calc.tables.plain import plain
 from calc.units import InputError, unknown
 
@@ -354,6 +355,11 @@ def answer(argv: Sequence[str]) -> Json:
     if args.command not in _ANSWERS:
         raise unknown("question", args.command, _ANSWERS)
     return _ANSWERS[args.command](args)
+
+
+def calculated(argv: Sequence[str], gpu: str) -> str:
+    """What the calculator page shows for an `estimate` command and a card, as HTML; `InputError` for bad input."""
+    return calculator(_run(parser().parse_args(list(argv))), gpus.get(gpu))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,6 +17,8 @@ TITLES = {
     "bucket": "Gradient bucket (DDP)",
     "activations": "Activations",
     "overhead": "Overhead",
+    "transient": "Gathered and in flight",
+    "allowance": "Allowance",
 }
 
 

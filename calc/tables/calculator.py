@@ -1,0 +1,232 @@
+"""The calculator page's answer as HTML: verdict, bars against the card, ledger, what would change it.
+
+The same strings are made while the site is built and in the reader's browser.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, replace
+from html import escape
+from typing import Any
+
+from calc import gpus, models
+from calc.estimate import Estimate, Line, Run, estimate
+from calc.gpus import Gpu
+from calc.sharding import get_strategy
+from calc.tables.figures import bars
+from calc.tables.text import LINES, TITLES, number, short, size
+from calc.units import InputError
+
+_CLASSES = {"fits": "fits", "tight": "tight", "does not fit": "no"}
+_SERIES = (*LINES, "activations", "transient", "allowance")
+_ACTIVATIONS = re.compile("activation|logits|recomputed|inputs")
+
+
+def calculator(run: Run, gpu: Gpu) -> str:
+    """The whole answer for `run` on `gpu`, as HTML."""
+    found = estimate(run)
+    parts = (_verdict(found, gpu), _figure(found, gpu), _ledger(found), _alternatives(found, gpu), _foot(found, gpu))
+    return "\n".join(parts)
+
+
+def options(run: Run) -> dict[str, str]:
+    """The command line's options that make `run` of its model: GPUs, strategy, and what is not the default."""
+    usual = Run(model=run.model, world_size=run.world_size, strategy=run.strategy)
+    names = [field.name for field in fields(run) if field.name not in ("model", "world_size", "strategy")]
+    chosen = {name: getattr(run, name) for name in names if getattr(run, name) != getattr(usual, name)}
+    given = {"gpus": run.world_size, "strategy": run.strategy, **chosen}
+    return {name.replace("_", "-"): str(value) for name, value in given.items()}
+
+
+def query(run: Run, gpu: Gpu) -> str:
+    """The address of `run` on `gpu`, what follows the page's own: the command line's words as a query.
+
+    >>> query(Run(model=models.load("llama-3.1-8b")), gpus.get("b200-sxm"))
+    '?model=llama-3.1-8b&gpus=1&strategy=single&gpu=b200-sxm'
+    """
+    given = {"model": _name(run), **options(run), "gpu": gpu.slug}
+    return "?" + "&".join(f"{key}={_quoted(value)}" for key, value in given.items())
+
+
+def _quoted(value: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._,/-]", lambda m: "".join(f"%{byte:02X}" for byte in m[0].encode()), value)
+
+
+def _name(run: Run) -> str:
+    """The short name of a known model, else what the reader wrote."""
+    return next((record["name"] for record in models.known() if record["id"] == run.model.name), run.model.name)
+
+
+def _limit(gpu: Gpu) -> int:
+    return gpu.visible_bytes or gpu.label_bytes
+
+
+def _judge(found: Estimate, gpu: Gpu) -> str:
+    """`fits`, `tight` or `does not fit`; empty where only the states are known and they have room."""
+    if found.peak and found.peak.high <= _limit(gpu):
+        return "fits"
+    least = found.peak.low if found.peak else found.states.total
+    return "does not fit" if least >= _limit(gpu) else "tight" if found.peak else ""
+
+
+def _word(verdict: str) -> str:
+    return f'<span class="verdict-{_CLASSES[verdict]}">{verdict}</span>' if verdict else "no verdict"
+
+
+def _need(found: Estimate) -> int:
+    return found.peak.bytes if found.peak else found.states.total
+
+
+def _verdict(found: Estimate, gpu: Gpu) -> str:
+    run, verdict, limit = found.run, _judge(found, gpu), _limit(gpu)
+    word = f'<strong class="verdict-{_CLASSES[verdict]}">{verdict.capitalize()}</strong>' if verdict else ""
+    count = f"{run.world_size:,} × {short(gpu.name)}"
+    sees = f"shows a process {size(limit, 'GB', 2)}" if gpu.visible_bytes else f"is labelled {size(limit)}"
+    out = [f'<p class="calc-verdict">{word or "<strong>No verdict</strong>"} on {escape(count)}.</p>']
+    if found.peak:
+        peak = found.peak
+        out.append(
+            f"<p>PyTorch allocates {size(peak.bytes)} per GPU at the peak, in {escape(peak.phase)}. "
+            f"With CUDA's context, NCCL and fragmentation the process needs {size(peak.low)} to {size(peak.high)}. "
+            f"The card {sees}: {_room(limit - peak.high, limit - peak.low)}.</p>"
+        )
+    else:
+        out.append(
+            f"<p>Weights, gradients and optimizer keep {size(found.states.total)} per GPU; the card {sees}. "
+            "What comes on top at the peak is not known for this run.</p>"
+        )
+    return "".join(out)
+
+
+def _room(least: int, most: int) -> str:
+    if least >= 0:
+        return f"{size(least)} to {size(most)} to spare"
+    if most > 0:
+        return f"from {size(-least)} too much to {size(most)} to spare"
+    return f"{size(-most)} to {size(-least)} too much"
+
+
+def _series(line: Line) -> str:
+    if line.kind == "allowance" or line.line in LINES:
+        return line.line if line.line in LINES else "allowance"
+    return "activations" if _ACTIVATIONS.search(line.line) else "transient"
+
+
+def _figure(found: Estimate, gpu: Gpu) -> str:
+    """Each phase as a bar against the card; the worst with the allowance on top."""
+    rows: dict[str, dict[str, int]] = {}
+    for name, phase in (found.phases or {}).items():
+        parts = dict.fromkeys(_SERIES, 0)
+        for line in phase.lines:
+            parts[_series(line)] += line.bytes
+        if found.peak and name == found.peak.phase:
+            parts["allowance"] += found.peak.high - found.peak.bytes
+        rows[name.capitalize()] = parts
+    rows = rows or {"Kept between steps": {line: getattr(found.states, line) for line in LINES}}
+    told = "; ".join(f"{name}: {size(sum(parts.values()))}" for name, parts in rows.items())
+    limit = f"{short(gpu.name)} {'shows a process' if gpu.visible_bytes else 'is labelled'}"
+    return bars(rows, _limit(gpu), limit, "Memory of one GPU by phase", f"{told}.")
+
+
+def _ledger(found: Estimate) -> str:
+    """Every line in every phase, the exact bytes at the worst instant; under it the one-line formula."""
+    phases = found.phases or {}
+    lines = {line.line: line.kind for phase in phases.values() for line in phase.lines}
+    amounts = {name: {line.line: line.bytes for line in phase.lines} for name, phase in phases.items()}
+    worst = found.peak.phase if found.peak else "kept"
+    if not phases:
+        amounts = {worst: {line: getattr(found.states, line) for line in LINES}}
+        lines = dict.fromkeys(LINES, "exact")
+    rows = [
+        [
+            escape(TITLES.get(line, line.capitalize())),
+            *(size(parts[line], "GB", 2) if parts.get(line) else "–" for parts in amounts.values()),
+            number(amounts[worst].get(line, 0)),
+            kind,
+        ]
+        for line, kind in lines.items()
+    ]
+    totals = [sum(parts.values()) for parts in amounts.values()]
+    rows.append(["Total", *(size(total, "GB", 2) for total in totals), number(sum(amounts[worst].values())), ""])
+    heads = ["Line", *(f">{name.capitalize()}" for name in amounts), f">Bytes in {worst}", "Kind"]
+    paper = found.one_line.total
+    told = f"<p>The one-line formula says {size(paper)} for this run.</p>" if paper is not None else ""
+    return f"<h3>Where every byte is</h3>{_table(heads, rows, total=True)}{told}"
+
+
+def _changes(run: Run) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """What could be done instead: its name, its price, and the settings that it changes."""
+    fsdp2 = {"strategy": "fsdp2", "recipe": "", "reduce_dtype": "", "offload": "none"}
+    bf16 = {**fsdp2, "recipe": "pure-bf16"}
+    lora = {"lora_rank": 16, "lora_targets": "all-linear", "optimizer": "adamw"}
+    if run.micro_batch > 1:
+        fewer = {"micro_batch": 1, "accumulation": run.micro_batch * run.accumulation}
+        yield "Micro-batch 1, accumulated", "the same batch in smaller steps", fewer
+    yield "Full checkpointing", "a third more computing", {"checkpointing": "full"}
+    yield "Loss in pieces", "needs a chunked or fused loss", {"loss": "chunked"}
+    if run.world_size > 1 and get_strategy(run.strategy).stage < 3:
+        yield "ZeRO-3", "half as much again on the wire", {**fsdp2, "strategy": "zero3"}
+    yield "8-bit Adam", "states rounded in blocks of 256", {"optimizer": "adamw8bit"}
+    if run.world_size > 1:
+        yield "AdamW in pure bf16", "no fp32 master copy", bf16
+        yield "8-bit Adam in pure bf16", "no fp32 master copy", {**bf16, "strategy": "fsdp1", "optimizer": "adamw8bit"}
+    yield "Optimizer on the host", "slower steps, host memory", {"offload": "optimizer"}
+    yield "Everything on the host", "much slower steps, host memory", {"offload": "all"}
+    if not run.lora_rank:
+        yield "LoRA, rank 16", "trains the adapters alone", lora
+    if run.base_dtype != "nf4":
+        yield "QLoRA, rank 16", "adapters on a 4-bit base", {**lora, "base_dtype": "nf4"}
+    yield f"{2 * run.world_size:,} GPUs", "twice the cards", {"world_size": 2 * run.world_size}
+
+
+def _alternatives(found: Estimate, gpu: Gpu) -> str:
+    """What needs less than `found`, and larger cards: each with its price, its peak and a link that takes it."""
+    run, rows = found.run, []
+    for title, price, changes in _changes(run):
+        try:
+            other = estimate(replace(run, **changes))
+        except InputError:  # this pair does not run
+            continue
+        if bool(other.peak) == bool(found.peak) and _need(other) < _need(found):
+            rows.append(_alternative(title, price, other, gpu))
+    for slug in ("h200-sxm5", "b200-sxm", "b300-sxm"):
+        card = gpus.get(slug)
+        if _limit(card) > _limit(gpu):
+            rows.append(_alternative(f"{run.world_size:,} × {short(card.name)}", "a larger card", found, card))
+    if not rows:
+        return ""
+    peak = ">Peak per GPU" if found.peak else ">States per GPU"
+    return f"<h3>What would change it</h3>{_table(['Instead', 'Its price', peak, 'Verdict'], rows)}"
+
+
+def _alternative(title: str, price: str, other: Estimate, gpu: Gpu) -> list[str]:
+    link = f'<a href="{escape(query(other.run, gpu))}">{escape(title)}</a>'
+    return [link, price, size(_need(other)), _word(_judge(other, gpu))]
+
+
+def _foot(found: Estimate, gpu: Gpu) -> str:
+    name, given = _name(found.run), {**options(found.run), "gpu": gpu.slug}
+    words = [f"'{name}'" if " " in name else name, *(f"--{name} {value}" for name, value in given.items())]
+    told = "".join(f"<li>{escape(line)}</li>" for line in found.assumptions)
+    return (
+        f"<h3>The same on the command line</h3>{_code('python -m calc estimate ' + ' '.join(words))}"
+        f"<h3>Assumed</h3><ul>{told}</ul>"
+    )
+
+
+def _code(text: str) -> str:
+    return f'<pre class="calc-code"><code>{escape(text)}</code></pre>'
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, total: bool = False) -> str:
+    """An HTML table of cells that are HTML; a heading with a leading `>` is right-aligned, `total` as in Markdown."""
+    style = [' style="text-align: right"' if column.startswith(">") else "" for column in columns]
+    heads = "".join(f"<th{s}>{escape(c.removeprefix('>'))}</th>" for c, s in zip(columns, style, strict=True))
+    body = [list(row) for row in rows]
+    if total:
+        body[-1] = [f"<strong>{cell}</strong>" if cell else "" for cell in body[-1]]
+    lines = ("".join(f"<td{s}>{cell}</td>" for cell, s in zip(row, style, strict=True)) for row in body)
+    inner = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{inner}</tbody></table>"
