@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from calc.units import InputError, unknown, whole
 
+DATA = Path(__file__).parents[1] / "data"
 MAX_SIZE = 10**7
 MAX_LAYERS = 10**5
 #: Lists that may go on after the last layer.
@@ -19,7 +20,7 @@ LONGER = ("compress_ratios",)
 @cache
 def table() -> Mapping[str, Any]:
     """`calc/data/models-architectures.json`; its entry `about` explains it."""
-    text = files("calc").joinpath("data/models-architectures.json").read_text(encoding="utf-8")
+    text = (DATA / "models-architectures.json").read_text(encoding="utf-8")
     result: Mapping[str, Any] = json.loads(text)
     return result
 

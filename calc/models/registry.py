@@ -8,12 +8,12 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from calc.models.architectures import from_config
+from calc.models.fields import DATA
 from calc.models.tensors import Model, Tensor
 from calc.units import InputError
 
@@ -26,7 +26,7 @@ _POWERS = {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}
 @cache
 def known() -> tuple[Mapping[str, Any], ...]:
     """The records of `calc/data/models.json` in its order: id, short name, config, source, Hub total."""
-    text = files("calc").joinpath("data/models.json").read_text(encoding="utf-8")
+    text = (DATA / "models.json").read_text(encoding="utf-8")
     return tuple(MappingProxyType(record) for record in json.loads(text))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
 from math import prod
 
 
@@ -68,13 +69,7 @@ class Model:
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """All tensors in model order, each counted over the layers that have it."""
-        found: dict[Tensor, int] = {}
-        sections = [(self.first, 1), *((b.tensors, len(b.layers)) for b in self.blocks), (self.last, 1)]
-        for section, layers in sections:
-            for tensor in section:
-                one = replace(tensor, count=1)
-                found[one] = found.get(one, 0) + tensor.count * layers
-        return tuple(replace(tensor, count=count) for tensor, count in found.items())
+        return _merged(self)
 
     @property
     def num_params(self) -> int:
@@ -84,7 +79,7 @@ class Model:
     @property
     def num_active(self) -> int:
         """Parameters that one token uses, embedding and head counted: the total without unchosen experts."""
-        return int(sum((t.count * t.numel * t.active for t in self.tensors), Fraction(0)))
+        return sum(t.count * t.numel * t.active.numerator // t.active.denominator for t in self.tensors)
 
     @property
     def num_trainable(self) -> int:
@@ -112,6 +107,16 @@ class Model:
             if layer in block.layers:
                 return block
         raise IndexError(f"{self.name} has {self.num_layers} layers, not one numbered {layer}")
+
+
+@lru_cache(maxsize=256)
+def _merged(model: Model) -> tuple[Tensor, ...]:
+    found: dict[Tensor, int] = {}
+    for section, layers in ((model.first, 1), *((b.tensors, len(b.layers)) for b in model.blocks), (model.last, 1)):
+        for tensor in section:
+            one = replace(tensor, count=1)
+            found[one] = found.get(one, 0) + tensor.count * layers
+    return tuple(replace(tensor, count=count) for tensor, count in found.items())
 
 
 def _sum(tensors: Iterable[Tensor]) -> int:
