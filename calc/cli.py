@@ -9,12 +9,12 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
-from calc import check, communication, gpus, models, oom
+from calc import check, communication, configs, gpus, models, oom
 from calc.audit.claims import Judgement, judgements
 from calc.estimate import CHOICES, Estimate, Phase, Run, estimate
 from calc.fit import fit
@@ -70,6 +70,14 @@ def parser() -> argparse.ArgumentParser:
         _run_options(sub)
         if name == "fit":
             sub.add_argument("--gpu", action="append", metavar="G", help="only this card; repeat")
+        else:
+            sub.add_argument("--config-file", metavar="F", help="read the run from a DeepSpeed JSON or Accelerate YAML")
+    config = command("config", "The config file of a framework for a run, ready to copy.")
+    config.add_argument("model", metavar="MODEL", help=_MODEL)
+    config.add_argument("--gpus", type=_int, metavar="N", required=True, help="number of GPUs (world_size)")
+    _run_options(config)
+    config.add_argument("--format", required=True, metavar="F", help=", ".join(configs.FORMATS))
+    config.add_argument("--auto", action="store_true", help="deepspeed: leave to Transformers what it fills in")
     wire = command("communication", "Bytes on the wire per optimizer step, and how long links need for them.")
     wire.add_argument("model", metavar="MODEL", help=_MODEL)
     wire.add_argument("--gpus", type=_int, metavar="N", required=True, help="number of GPUs (world_size)")
@@ -126,7 +134,10 @@ def _run(args: argparse.Namespace) -> Run:
     if count is None:
         count = 2 if args.strategy == "ddp" else 1
         given["strategy"] = args.strategy or "zero3"
-    return Run(**{**given, "model": models.load(args.model), "world_size": count})
+    model = models.load(args.model)
+    if getattr(args, "config_file", None):
+        given = configs.read(args.config_file, count, model).over(given)
+    return Run(**{**given, "model": model, "world_size": count})
 
 
 def _params(args: argparse.Namespace) -> Json:
@@ -143,7 +154,21 @@ def _params(args: argparse.Namespace) -> Json:
 
 
 def _estimate(args: argparse.Namespace) -> Json:
-    return estimate_json(estimate(_run(args)))
+    run = _run(args)
+    notes = configs.read(args.config_file, args.gpus, run.model).notes if args.config_file else ()
+    found = estimate(run)
+    return estimate_json(replace(found, assumptions=(*found.assumptions, *notes)))
+
+
+def _config(args: argparse.Namespace) -> Json:
+    if args.format not in configs.FORMATS:
+        raise unknown("format", args.format, configs.FORMATS)
+    run = _run(args)
+    if not args.recipe:
+        run = configs.natural(run, configs.FORMATS[args.format])
+    file = configs.write(run, args.format, auto=args.auto)
+    beside = [*file.head, *file.foot] if file.language == "json" else []
+    return {"format": args.format, "file": file.name, "run": _settings(file.run), "text": file.text, "beside": beside}
 
 
 def _settings(run: Run) -> dict[str, object]:
@@ -334,6 +359,7 @@ _ANSWERS: Mapping[str, Callable[[argparse.Namespace], Json]] = {
     "params": _params,
     "estimate": _estimate,
     "fit": _fit,
+    "config": _config,
     "communication": _communication,
     "oom": _oom,
     "claims": _claims,
@@ -371,6 +397,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = _ANSWERS[args.command](args)
         print(json.dumps(found, indent=2) if args.json else plain(args.command, found))
     except InputError as error:
+        if args.command == "config" and isinstance(found, dict) and not args.json:
+            print("".join(f"# {line}\n" for line in found["beside"]), end="", file=sys.stderr)  # JSON has no comments
         print(f"error: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:

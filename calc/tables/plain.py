@@ -129,6 +129,7 @@ def _plain_registry(answer: Sequence[Mapping[str, Any]]) -> str:
 _PLAIN: Mapping[str, Callable[[Any], str]] = {
     "params": _plain_params,
     "estimate": _plain_estimate,
+    "config": lambda answer: str(answer["text"]).rstrip(),
     "fit": _plain_fit,
     "communication": _plain_communication,
     "oom": _plain_oom,

@@ -1,0 +1,94 @@
+"""Reads Accelerate's YAML: what it says about a run, its defaults filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from calc.configs.formats import keys
+from calc.units import InputError, unknown, whole
+
+Found = tuple[dict[str, Any], dict[str, Any], list[str]]
+
+
+def _known(found: Any, section: str = "") -> Mapping[str, Any]:
+    """`found`, once each of its keys is one that Accelerate knows; the launcher adds a missing `fsdp_`."""
+    if not isinstance(found, Mapping):
+        raise InputError(f"{section} must be a mapping, not {type(found).__name__}")
+    known, prefix = keys("accelerate", section), "fsdp_" if section == "fsdp_config" else ""
+    full = {key if key.startswith(prefix) else prefix + key: value for key, value in found.items()}
+    for key in full:
+        if key not in known:
+            raise unknown(f"Accelerate key{' in ' * bool(section)}{section}", key, known)
+    return full
+
+
+def read(config: Mapping[str, Any], world_size: int, other: Callable[[Any], tuple[dict[str, Any], list[str]]]) -> Found:
+    """The fields of `Run` that a config says, those that it leaves to the library, and notes, one line each.
+
+    `other` reads a DeepSpeed config, given as its path or its keys.
+    """
+    config, kinds = _known(config), ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED")
+    if (kind := config.get("distributed_type")) not in kinds:
+        raise unknown("distributed_type", kind, kinds)
+    count = whole("num_processes", config.get("num_processes", 1 if kind == "NO" else world_size), 1, 1_000_000)
+    if count != world_size:
+        raise InputError(f"num_processes {count:,} contradicts --gpus {world_size:,}")
+    precision = config.get("mixed_precision") or "no"  # YAML takes a bare no for false
+    if precision not in ("no", "bf16", "fp16"):
+        raise unknown("mixed_precision", precision, ("no", "bf16", "fp16"))
+    if kind == "DEEPSPEED":
+        return _deepspeed(_known(config.get("deepspeed_config", {}), "deepspeed_config"), precision, other)
+    if kind == "FSDP":
+        return _fsdp(_known(config.get("fsdp_config", {}), "fsdp_config"), precision)
+    note = "the file does not say the weights' dtype: bf16, as in the checkpoint, unless --recipe says otherwise"
+    return {"strategy": "single" if kind == "NO" else "ddp"}, {"recipe": "pure-bf16"}, [note]
+
+
+def _fsdp(given: Mapping[str, Any], precision: str) -> Found:
+    filled = {key: str(value).lower() for key, value in {**keys("accelerate", "fsdp_config"), **given}.items()}
+    version = whole("fsdp_version", int(filled["fsdp_version"]) if filled["fsdp_version"].isdigit() else 0, 1, 2)
+    reshard = "fsdp_sharding_strategy" if version == 1 else "fsdp_reshard_after_forward"
+    used = ("fsdp_version", reshard, "fsdp_offload_params", "fsdp_auto_wrap_policy")
+    notes = [f"{key} {filled[key]}: Accelerate default" for key in used if key not in given]
+    for key, allowed in (
+        ("fsdp_auto_wrap_policy", ("transformer_based_wrap",)),
+        (reshard, ("full_shard", "1", "shard_grad_op", "2") if version == 1 else ("true", "false")),
+    ):
+        if filled[key] not in allowed:
+            raise InputError(
+                f"{key} {given.get(key, 'left out')} is not counted; counted: {', '.join(allowed).upper()}"
+            )
+    says: dict[str, Any] = {
+        "strategy": f"fsdp{version}",
+        "reshard_after_forward": filled[reshard] in ("full_shard", "1", "true"),
+        "offload": "all" if filled["fsdp_offload_params"] == "true" else "none",
+        "wrap": "block+ends" if version == 2 else "block",
+    }
+    if "fsdp_activation_checkpointing" in given:
+        says["checkpointing"] = "full" if filled["fsdp_activation_checkpointing"] == "true" else "none"
+    if "fsdp_state_dict_type" in given:
+        says["save"] = "full" if filled["fsdp_state_dict_type"] == "full_state_dict" else "sharded"
+    if precision != "no":
+        return says | {"recipe": "fsdp2-mixed", "reduce_dtype": "bf16"}, {}, notes
+    notes.append("mixed_precision no: weights in the checkpoint's bf16, unless --recipe says otherwise")
+    return says, {"recipe": "pure-bf16"}, notes
+
+
+def _deepspeed(
+    given: Mapping[str, Any], precision: str, other: Callable[[Any], tuple[dict[str, Any], list[str]]]
+) -> Found:
+    if path := given.get("deepspeed_config_file"):
+        extra = [key for key in given if key.startswith(("zero_", "offload_", "gradient_"))]
+        if extra or precision != "no":
+            raise InputError(f"{[*extra, 'mixed_precision'][0]} belongs into {path}, the deepspeed_config_file")
+        says, notes = other(str(path))
+        return says, {}, notes
+    zero: dict[str, Any] = {"stage": given.get("zero_stage", 2)}
+    devices = {name: given.get(f"offload_{name}_device", "none") for name in ("optimizer", "param")}
+    zero |= {f"offload_{name}": {"device": device} for name, device in devices.items() if device != "none"}
+    half = {} if precision == "no" else {precision: {"enabled": True}}
+    says, notes = other(
+        {"zero_optimization": zero, "gradient_accumulation_steps": given.get("gradient_accumulation_steps", 1), **half}
+    )
+    return says, {}, [*[f"zero_stage {zero['stage']}: Accelerate default"] * ("zero_stage" not in given), *notes]

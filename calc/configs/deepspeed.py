@@ -1,0 +1,95 @@
+"""Reads DeepSpeed's JSON: what it says about a run, its defaults filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from calc.configs.formats import keys
+from calc.configs.writing import buckets
+from calc.models import Model
+from calc.units import InputError, unknown, whole
+
+#: Known keys that change what is kept in a way that is not counted here.
+_UNCOUNTED = (
+    *("torch_autocast", "tensor_parallel", "expert_parallel", "weight_quantization", "data_types"),
+    *("zenflow", "zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_nontrainable_weights"),
+    *("bf16_master_weights_and_grads", "bf16_optimizer_states", "fp16_master_weights_and_grads"),
+)
+_BATCH = {"train_micro_batch_size_per_gpu": "micro_batch", "gradient_accumulation_steps": "accumulation"}
+_SIZES = ("reduce_bucket_size", "stage3_max_live_parameters", "stage3_prefetch_bucket_size")
+_OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "lion": "lion", "sgd": "sgd", "muon": "muon"}
+
+
+def _known(found: Any, section: str = "") -> Mapping[str, Any]:
+    """`found`, once each of its keys is one that DeepSpeed knows and that is counted."""
+    if not isinstance(found, Mapping):
+        raise InputError(f"{section} must be a JSON object, not {type(found).__name__}")
+    known = keys("deepspeed", section)
+    for key, value in found.items():
+        if key not in known:
+            raise unknown(f"DeepSpeed key{' in ' * bool(section)}{section}", key, known)
+        if key in _UNCOUNTED and value not in (False, None, 1, {}):
+            raise InputError(f"{section}{'.' * bool(section)}{key} changes what DeepSpeed keeps; it is not counted")
+    return found
+
+
+def read(config: Mapping[str, Any], world_size: int, model: Model) -> tuple[dict[str, Any], list[str]]:
+    """The fields of `Run` that a DeepSpeed config says, and what was filled in, one line each."""
+    _known(config)
+    zero = _known(config.get("zero_optimization", {}), "zero_optimization")
+    stage = whole("zero_optimization.stage", zero.get("stage", 0), 0, 3)
+    half = {dtype: _known(config.get(dtype, {}), dtype).get("enabled", False) for dtype in ("bf16", "fp16")}
+    if half["bf16"] is True and half["fp16"] is True:
+        raise InputError("bf16.enabled and fp16.enabled are both true; DeepSpeed takes one of them")
+    if not any(half.values()):
+        raise InputError("neither bf16.enabled nor fp16.enabled is true: DeepSpeed's fp32 is not counted")
+    notes = [f"{dtype}.enabled auto: taken as true" for dtype, value in half.items() if value == "auto"]
+    notes += ["fp16 counts like bf16: two bytes, and an fp32 master copy"] * (half["fp16"] is True)
+    says: dict[str, Any] = {"strategy": f"zero{stage}" if stage else "ddp" if world_size > 1 else "single"}
+    says |= {"recipe": "zero", "offload": _offload(zero, stage)}
+    for key, field in _BATCH.items():
+        if config.get(key, "auto") != "auto":
+            says[field] = whole(key, config[key], 1, 1_000_000)
+    told = config.get("train_batch_size", "auto")
+    product = says.get("micro_batch", 1) * says.get("accumulation", 1) * world_size
+    if told not in ("auto", product) and {"micro_batch", "accumulation"} <= says.keys():
+        raise InputError(f"train_batch_size {told} is not micro-batch × accumulation × GPUs, {product:,}")
+    if optimizer := config.get("optimizer", {}):
+        kind = str(optimizer.get("type")) if isinstance(optimizer, Mapping) else str(optimizer)
+        if kind.lower() not in _OPTIMIZERS:
+            raise unknown("DeepSpeed optimizer.type", kind, ("Adam", "AdamW", "Lion", "SGD", "Muon"))
+        momentum = kind.lower() == "sgd" and optimizer.get("params", {}).get("momentum")
+        says["optimizer"] = "sgd-momentum" if momentum else _OPTIMIZERS[kind.lower()]
+    if stage == 3 and "stage3_gather_16bit_weights_on_model_save" in zero:
+        says["save"] = "full" if zero["stage3_gather_16bit_weights_on_model_save"] else "sharded"
+    if stage:
+        says["overlap_comm"] = zero.get("overlap_comm", stage == 3) is True
+        says |= _sizes(zero, model, _SIZES if stage == 3 else _SIZES[:1], notes)
+    return says, notes
+
+
+def _offload(zero: Mapping[str, Any], stage: int) -> str:
+    found = {}
+    for name in ("offload_optimizer", "offload_param"):
+        device = _known(zero[name], f"zero_optimization.{name}").get("device", "") if zero.get(name) else "none"
+        if device not in ("none", "cpu"):
+            why = f"device {str(device)[:20]!r}, which is not counted" if device else "no device"
+            raise InputError(f"zero_optimization.{name} has {why}; allowed: cpu, none")
+        found[name] = device == "cpu"
+    if found["offload_param"] and not (found["offload_optimizer"] and stage == 3):
+        raise InputError("zero_optimization.offload_param is counted with stage 3 and offload_optimizer, not without")
+    return "all" if found["offload_param"] else "optimizer" if found["offload_optimizer"] else "none"
+
+
+def _sizes(zero: Mapping[str, Any], model: Model, names: tuple[str, ...], notes: list[str]) -> dict[str, int]:
+    """The sizes in elements; which of them the file leaves open goes to `notes`."""
+    defaults = keys("deepspeed", "zero_optimization")
+    found = {}
+    for key in names:
+        value = zero.get(key, defaults[key])
+        value = buckets(model).get(key, 0) if value == "auto" else value
+        found[key] = whole(f"zero_optimization.{key}", int(value) if isinstance(value, float) else value, 0, 10**12)
+        if key not in zero or zero[key] == "auto":
+            notes.append(f"{key} {found[key]:,}: {'auto' if key in zero else 'DeepSpeed default'}")
+    return found

@@ -1,0 +1,167 @@
+"""What each framework's file can say, and a finished file with the run it is for and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from types import MappingProxyType
+
+from calc.estimate import FSDP, Run, estimate
+from calc.states import get_recipe
+from calc.units import InputError, records, text, unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One kind of file: who reads it, and the runs it has words for.
+
+    `instead` is the nearest strategy where it has none, `optimizers` its names for ours (None: not in the file;
+    an empty name: made in the script), `always` the settings that its library fixes and `choices` those of which
+    it has only some, both by strategy, recipe or `accumulating`, or under the empty name for all.
+    """
+
+    format: str
+    title: str
+    library: str
+    file: str
+    strategies: tuple[str, ...]
+    recipes: tuple[str, ...]
+    lora_recipes: tuple[str, ...]
+    instead: Mapping[str, str]
+    optimizers: Mapping[str, str] | None
+    always: Mapping[str, Mapping[str, str | bool]]
+    choices: Mapping[str, Mapping[str, list[str]]]
+    change: str
+
+    def recipes_for(self, run: Run) -> tuple[str, ...]:
+        """The recipes that this file can say for the run's strategy, with or without adapters."""
+        # `zero` and `deepspeed` are what DeepSpeed holds; on one GPU or under DDP no library does.
+        zero = run.strategy.startswith("zero")
+        names = (self.lora_recipes if run.lora_rank else self.recipes) if run.strategy in self.strategies else ()
+        held = (name for name in names if run.strategy in get_recipe(name).strategies)
+        return tuple(name for name in held if zero == (name in ("zero", "deepspeed")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A config file: its text without the notes, and the run that it means."""
+
+    format: Format
+    run: Run
+    body: str
+    notes: tuple[str, ...] = ()
+    auto: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the file is called where others look for it."""
+        return self.format.file.replace(".json", "_auto.json") if self.auto else self.format.file
+
+    @property
+    def language(self) -> str:
+        """The language of the file by its name: json, yaml or python."""
+        return self.format.file.rpartition(".")[2].replace("py", "python")
+
+    @property
+    def head(self) -> tuple[str, ...]:
+        """The run that the file is for, the version that accepted it, what to change, what the library decides."""
+        run, form = self.run, self.format
+        lora = f"LoRA of rank {run.lora_rank} on {run.lora_targets}; the base is frozen in {run.base_dtype}."
+        return (
+            f"{run.model.name} on {run.world_size:,} GPU{'s' * (run.world_size > 1)}: "
+            f"strategy {run.strategy}, recipe {run.recipe}, optimizer {run.optimizer}.",
+            *([lora] if run.lora_rank else []),
+            f"Accepted by {form.library} {version(form.library)}.",
+            f"To change: {form.change}.",
+            *self.notes,
+        )
+
+    @property
+    def foot(self) -> tuple[str, ...]:
+        """What the run costs per GPU, computed."""
+        found = estimate(self.run)
+        parts = [(field.name, getattr(found.states, field.name)) for field in fields(found.states)]
+        told = ", ".join(f"{line} {text(amount, 'GB', 2)}" for line, amount in parts if amount)
+        lines = [f"Keeps {found.states.total:,} bytes per GPU, {text(found.states.total, 'GB', 2)}: {told}."]
+        if found.peak:
+            batch = f"{self.run.micro_batch:,} × {self.run.seq_len:,} tokens"
+            lines.append(f"Peaks at {text(found.peak.bytes, 'GB', 2)} in {found.peak.phase}, {batch} at a time.")
+        return tuple(lines)
+
+    @property
+    def text(self) -> str:
+        """The whole file; JSON has no comments, so there head and foot stay outside."""
+        if self.language == "json":
+            return self.body
+        head, foot = ("".join(f"# {line}\n" for line in lines) for lines in (self.head, self.foot))
+        gap = "\n\n" if self.language == "python" else "\n"  # as formatters want it after a function
+        return f"{head}\n{self.body}{gap}{foot}"
+
+
+def _formats() -> Mapping[str, Format]:
+    names = ("strategies", "recipes", "lora_recipes")
+    found = (Format(**{**record, **{key: tuple(record[key]) for key in names}}) for record in records("configs"))
+    return MappingProxyType({form.format: form for form in found})
+
+
+#: Every format by name, most asked first.
+FORMATS: Mapping[str, Format] = _formats()
+
+
+@cache
+def keys(library: str, section: str = "") -> Mapping[str, object]:
+    """The keys that a section of a library's file may have, with the default of those that are plain values."""
+    known = {(record["library"], record["section"]): record for record in records("config-keys")}
+    record = known[library, section]
+    return MappingProxyType({key: record["defaults"].get(key) for key in record["keys"]})
+
+
+@cache
+def version(library: str) -> str:
+    """The version of a library whose keys are recorded.
+
+    >>> version("accelerate")
+    '1.15.0'
+    """
+    return next(str(record["version"]) for record in records("config-keys") if record["library"] == library)
+
+
+def natural(run: Run, form: Format) -> Run:
+    """`run` with the file's first recipe where it cannot say the one it has: for a recipe that nobody asked for."""
+    held = form.recipes_for(run)
+    return run if run.recipe in held or not held else replace(run, recipe=held[0], reduce_dtype="")
+
+
+def fitted(run: Run, form: Format) -> tuple[Run, tuple[str, ...]]:
+    """The run as this file means it, and a note for each setting that its library decides by itself.
+
+    Raises `InputError`, which names what would do, where the file has no word for the run.
+    """
+    if run.recipe not in form.recipes_for(run):
+        others = [name for name, other in FORMATS.items() if run.recipe in other.recipes_for(run)]
+        written = f"; written as it is by: --format {', '.join(others)}" if others else ""
+        raise InputError(f"{form.title} has no words for {_missing(run, form)}{written}")
+    if form.optimizers is not None and run.optimizer not in form.optimizers:
+        raise unknown(f"optimizer of {form.title}", run.optimizer, form.optimizers)
+    scopes = ["", run.strategy, run.recipe]
+    if run.accumulation > 1 and run.strategy in (*FSDP, "ddp"):
+        scopes.append("accumulating")
+    for field, allowed in (pair for scope in scopes for pair in form.choices.get(scope, {}).items()):
+        if getattr(run, field) not in allowed:
+            raise InputError(f"{form.title} files have {field} {' or '.join(allowed)} here, not {getattr(run, field)}")
+    fixed = {field: value for scope in scopes for field, value in form.always.get(scope, {}).items()}
+    changed = {field: value for field, value in fixed.items() if getattr(run, field) != value}
+    notes = tuple(f"{form.title} always takes {field} {value}; it is counted so." for field, value in changed.items())
+    return replace(run, **changed), notes  # type: ignore[arg-type]
+
+
+def _missing(run: Run, form: Format) -> str:
+    """What the file has no words for, and its equivalent there."""
+    if run.strategy not in form.strategies:
+        near = form.instead[run.strategy]
+        recipe = "fsdp2-mixed" if near in FSDP else "zero"
+        return f"strategy {run.strategy!r}; its equivalent there: --strategy {near} --recipe {recipe}"
+    if not (form.lora_recipes if run.lora_rank else form.recipes):
+        return "adapters" if run.lora_rank else "a run without adapters; those take --lora-rank"
+    return f"recipe {run.recipe!r} under strategy {run.strategy!r}; there it has: {', '.join(form.recipes_for(run))}"
