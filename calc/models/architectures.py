@@ -140,6 +140,6 @@ def _text_config(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str
         notes.append(f"only the text model of this {outer} config is counted: vision and audio towers are left out")
     if text.get("num_nextn_predict_layers") or text.get("mtp_num_hidden_layers") or text.get("use_mtp"):
         notes.append("multi-token-prediction layers are left out, as transformers leaves them out")
-    if "quantization_config" in config or "quantization_config" in text:
+    if config.get("quantization_config") or text.get("quantization_config"):
         notes.append("the checkpoint's quantisation is ignored: its weights are counted as plain tensors")
     return text, notes

@@ -10,7 +10,6 @@ from typing import Any
 
 from calc.units import InputError, unknown, whole
 
-DATA = Path(__file__).parents[1] / "data"
 MAX_SIZE = 10**7
 MAX_LAYERS = 10**5
 #: Lists that may go on after the last layer.
@@ -20,8 +19,8 @@ LONGER = ("compress_ratios",)
 @cache
 def table() -> Mapping[str, Any]:
     """`calc/data/models-architectures.json`; its entry `about` explains it."""
-    text = (DATA / "models-architectures.json").read_text(encoding="utf-8")
-    result: Mapping[str, Any] = json.loads(text)
+    file = Path(__file__).parents[1] / "data" / "models-architectures.json"
+    result: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return result
 
 

@@ -13,9 +13,8 @@ from types import MappingProxyType
 from typing import Any
 
 from calc.models.architectures import from_config
-from calc.models.fields import DATA
 from calc.models.tensors import Model, Tensor
-from calc.units import InputError
+from calc.units import InputError, records
 
 MAX_PARAMS = 10**15
 MAX_FILE_BYTES = 10**6
@@ -26,8 +25,7 @@ _POWERS = {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}
 @cache
 def known() -> tuple[Mapping[str, Any], ...]:
     """The records of `calc/data/models.json` in its order: id, short name, config, source, Hub total."""
-    text = (DATA / "models.json").read_text(encoding="utf-8")
-    return tuple(MappingProxyType(record) for record in json.loads(text))
+    return tuple(MappingProxyType(record) for record in records("models"))
 
 
 @cache
