@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from tests.oracle.cases import CONFIGS, LORA_RANK, PERSIST, SIZES, Case
 
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else it compiles an operator; gloo will do
+#: Cases that one group of processes measures; the frameworks never give back all of an earlier model.
+PER_GROUP = 50
 BF16, FP32 = torch.bfloat16, torch.float32
 
 
@@ -318,20 +321,24 @@ def run_rank(rank: int, world_size: int, cases: list[Case], out: str, port: int)
 
 
 def main(out: str) -> None:
-    """Run the cases of standard input, one group of ranks per world size, frameworks imported once."""
+    """Run the cases of standard input, in groups of ranks forked from here: one import for all."""
     names = ("torch", "deepspeed", "bitsandbytes", "torchao", "transformers", "peft")
     versions = {name: version(name) for name in names}
     versions |= {"python": platform.python_version(), "machine": platform.machine()}
     Path(out).write_text(json.dumps(versions) + "\n")
     cases = sorted(Case(**record) for record in json.load(sys.stdin))
     gc.freeze()  # what the imports made need not be looked at again after each case
-    for world_size in sorted({case.world_size for case in cases}):
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-        mine = [case for case in cases if case.world_size == world_size]
-        torch.multiprocessing.start_processes(
-            run_rank, (world_size, mine, out, port), nprocs=world_size, start_method="fork"
-        )
+    for world_size, group in groupby(cases, key=lambda case: case.world_size):
+        mine = list(group)
+        for start in range(0, len(mine), PER_GROUP):
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                port = server.getsockname()[1]
+            torch.multiprocessing.start_processes(
+                run_rank,
+                (world_size, mine[start : start + PER_GROUP], out, port),
+                nprocs=world_size,
+                start_method="fork",
+            )
 
 
 if __name__ == "__main__":
