@@ -51,7 +51,10 @@ def whole(field: str, value: object, low: int = 1, high: int = 10**9) -> int:
     8
     """
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        text = repr(value) if len(repr(value)) <= 40 else repr(value)[:37] + "..."
+        # An int of thousands of digits has no decimal text at all in Python.
+        huge = isinstance(value, int) and abs(value) > 10**39
+        text = "a number of more than 39 digits" if huge else repr(value)
+        text = text if len(text) <= 40 else text[:37] + "..."
         raise InputError(f"{field} must be a whole number from {low:,} to {high:,}, not {text}")
     return value
 
