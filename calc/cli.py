@@ -153,11 +153,15 @@ def _params(args: argparse.Namespace) -> Json:
     }
 
 
-def _estimate(args: argparse.Namespace) -> Json:
+def _found(args: argparse.Namespace) -> Estimate:
     run = _run(args)
     notes = configs.read(args.config_file, args.gpus, run.model).notes if args.config_file else ()
     found = estimate(run)
-    return estimate_json(replace(found, assumptions=(*found.assumptions, *notes)))
+    return replace(found, assumptions=(*found.assumptions, *notes))
+
+
+def _estimate(args: argparse.Namespace) -> Json:
+    return estimate_json(_found(args))
 
 
 def _config(args: argparse.Namespace) -> Json:
@@ -385,7 +389,7 @@ def answer(argv: Sequence[str]) -> Json:
 
 def calculated(argv: Sequence[str], gpu: str) -> str:
     """What the calculator page shows for an `estimate` command and a card, as HTML; `InputError` for bad input."""
-    return calculator(_run(parser().parse_args(list(argv))), gpus.get(gpu))
+    return calculator(_found(parser().parse_args(list(argv))), gpus.get(gpu))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

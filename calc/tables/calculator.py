@@ -12,6 +12,7 @@ from html import escape
 from typing import Any
 
 from calc import gpus, models
+from calc.configs import FORMATS, write
 from calc.estimate import Estimate, Line, Run, estimate
 from calc.gpus import Gpu
 from calc.sharding import get_strategy
@@ -24,11 +25,10 @@ _SERIES = (*LINES, "activations", "transient", "allowance")
 _ACTIVATIONS = re.compile("activation|logits|recomputed|inputs")
 
 
-def calculator(run: Run, gpu: Gpu) -> str:
-    """The whole answer for `run` on `gpu`, as HTML."""
-    found = estimate(run)
-    parts = (_verdict(found, gpu), _figure(found, gpu), _ledger(found), _alternatives(found, gpu), _foot(found, gpu))
-    return "\n".join(parts)
+def calculator(found: Estimate, gpu: Gpu) -> str:
+    """The whole answer for a run on `gpu`, as HTML."""
+    parts = (_verdict(found, gpu), _figure(found, gpu), _ledger(found), _alternatives(found, gpu))
+    return "\n".join((*parts, _files(found.run), _foot(found, gpu)))
 
 
 def options(run: Run) -> dict[str, str]:
@@ -84,7 +84,7 @@ def _verdict(found: Estimate, gpu: Gpu) -> str:
     word = f'<strong class="verdict-{_CLASSES[verdict]}">{verdict.capitalize()}</strong>' if verdict else ""
     count = f"{run.world_size:,} × {short(gpu.name)}"
     sees = f"shows a process {size(limit, 'GB', 2)}" if gpu.visible_bytes else f"is labelled {size(limit)}"
-    out = [f'<p class="calc-verdict">{word or "<strong>No verdict</strong>"} on {escape(count)}.</p>']
+    out = [f'<p class="calc-word">{word or "<strong>No verdict</strong>"} on {escape(count)}.</p>']
     if found.peak:
         peak = found.peak
         out.append(
@@ -97,7 +97,7 @@ def _verdict(found: Estimate, gpu: Gpu) -> str:
             f"<p>Weights, gradients and optimizer keep {size(found.states.total)} per GPU; the card {sees}. "
             "What comes on top at the peak is not known for this run.</p>"
         )
-    return "".join(out)
+    return f'<div class="calc-verdict" role="status">{"".join(out)}</div>'
 
 
 def _room(least: int, most: int) -> str:
@@ -206,18 +206,35 @@ def _alternative(title: str, price: str, other: Estimate, gpu: Gpu) -> list[str]
     return [link, price, size(_need(other)), _word(_judge(other, gpu))]
 
 
+def _files(run: Run) -> str:
+    """The config files that say this run, each folded under its name."""
+    files = []
+    for name in FORMATS:
+        try:
+            files.append(write(run, name))
+        except InputError:  # this library has no words for the run
+            continue
+    folded = "".join(
+        f'<details data-name="{file.format.format}"><summary>{escape(file.format.title)}: {escape(file.name)}</summary>'
+        f"{_code(file.text, file.format.format)}</details>"
+        for file in files
+    )
+    none = "<p>No library's file says this run as it is; another recipe or strategy may have one.</p>"
+    return f"<h3>Files to copy</h3>{folded or none}"
+
+
 def _foot(found: Estimate, gpu: Gpu) -> str:
     name, given = _name(found.run), {**options(found.run), "gpu": gpu.slug}
     words = [f"'{name}'" if " " in name else name, *(f"--{name} {value}" for name, value in given.items())]
     told = "".join(f"<li>{escape(line)}</li>" for line in found.assumptions)
     return (
-        f"<h3>The same on the command line</h3>{_code('python -m calc estimate ' + ' '.join(words))}"
+        f"<h3>The same on the command line</h3>{_code('python -m calc estimate ' + ' '.join(words), 'command')}"
         f"<h3>Assumed</h3><ul>{told}</ul>"
     )
 
 
-def _code(text: str) -> str:
-    return f'<pre class="calc-code"><code>{escape(text)}</code></pre>'
+def _code(text: str, name: str) -> str:
+    return f'<pre class="calc-code" id="calc-code-{name}"><code>{escape(text)}</code></pre>'
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, total: bool = False) -> str:
