@@ -8,22 +8,21 @@ The operations are those of transformers 5.24.0, checked against PyTorch's memor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 from calc.models import Block, Model, Tensor
-from calc.units import DTYPE_BYTES, ceil_div
 
 #: Multiply by the norm's weight in fp32, so the normalised copy is kept in fp32.
 _FP32_NORMS = ("gemma2", "gemma3_text", "olmo2", "olmo3")
 #: Concatenate what rotary embedding turns and what it leaves, so attention's output is copied once more.
 _SPLIT_ROPE = ("phi3", "glm4_moe", "minimax_m2", "deepseek_v3", "kimi_k2")
 #: Cast the router's input to fp32.
-_FP32_ROUTERS = ("glm4_moe", "minimax_m2", "deepseek_v3", "kimi_k2")
+_FP32_ROUTERS = ("glm4_moe", "deepseek_v3", "kimi_k2")
 #: Weigh the experts' outputs in fp32.
-_FP32_EXPERTS = ("glm4_moe", "deepseek_v3", "kimi_k2")
+_FP32_WEIGHING = ("mixtral", "minimax_m2", "glm4_moe", "deepseek_v3", "kimi_k2")
 #: Keep cosines and sines in fp32.
 _FP32_ROPE = ("olmo2", "olmo3")
 #: Families whose operations are known here.
@@ -44,11 +43,12 @@ class Op:
 
     `work` counts gradients and temporaries, the gradient of the residual stream among them.
     `numel` are the weight elements whose gradient it makes; `result` is what selective recomputation
-    keeps of it (the outputs of matrix products and of attention).
+    keeps of it (the outputs of matrix products and of attention); `held` are bytes kept whatever the tokens.
     """
 
     name: str
     saved: int = 0
+    held: int = 0
     work: int = 0
     numel: int = 0
     result: int = 0
@@ -56,22 +56,30 @@ class Op:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """One instant of a layer's backward: bytes per token saved and at work, and weight elements with a gradient."""
+    """One instant of a layer's backward: bytes per token saved and at work, and weight elements with a gradient.
+
+    `fresh` are those that this operation alone makes, `held` bytes kept whatever the tokens.
+    """
 
     saved: int
+    held: int
     work: int
     numel: int
+    fresh: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """What one layer costs, in bytes per token.
 
-    `boundary` is its input, `saved` what its backward needs, `results` its matrix products and attention;
-    `moments` are the instants at which its backward can peak.
+    `boundary` is its input, `again` what of that a recomputed layer does not share, `saved` what its backward
+    needs, `results` its matrix products and attention; `moments` are the instants at which its backward can peak.
+    `held` are bytes kept whatever the number of tokens.
     """
 
     boundary: int
+    again: int
+    held: int
     saved: int
     results: int
     moments: tuple[Moment, ...]
@@ -103,6 +111,18 @@ def checkpointed(checkpointing: str, layer: int) -> bool:
     return checkpointing in ("full", "matmuls") or (checkpointing == "selective" and layer % 2 == 1)
 
 
+def windowed(config: Mapping[str, object], block: Block, seq_len: int) -> bool:
+    """Whether a sliding window is shorter than the sequence, so that attention needs a mask."""
+    return (
+        block.attention == "sliding" and bool(config.get("sliding_window")) and seq_len > _int(config, "sliding_window")
+    )
+
+
+def attention_of(model: Model, attention: str) -> str:
+    """The attention that transformers runs: Gemma 2 has no SDPA and falls back to eager."""
+    return "eager" if model.model_type == "gemma2" else attention
+
+
 def unsupported(model: Model) -> str:
     """Why the activations of `model` are not computed; empty where they are.
 
@@ -122,9 +142,9 @@ def unsupported(model: Model) -> str:
 class _Layer:
     """The operations of one block; `b` is bytes of an activation, `s` of an element of the residual stream."""
 
-    def __init__(self, model: Model, block: Block, dtype: str, attention: str, seq_len: int) -> None:
+    def __init__(self, model: Model, block: Block, dtype: str, adapters: str, attention: str, seq_len: int) -> None:
         self.block, self.config, self.family = block, model.config, model.model_type
-        self.autocast = dtype == "autocast"
+        self.autocast, self.adapters = dtype == "autocast", adapters
         self.b = 4 if dtype == "fp32" else 2
         self.s = 2 if dtype == "bf16" else 4
         self.attention, self.seq_len = attention, seq_len
@@ -142,35 +162,45 @@ class _Layer:
         tensor = self.by_name.get(f"{name}.weight")
         return tensor.shape[0] if tensor else 0
 
-    def needs_input(self, *parts: str) -> bool:
-        return self.numel(*parts) > 0
+    def norm(self, name: str, width: int, rows: int = 1, pending: int = 0, stream: bool = True) -> Op:
+        """RMSNorm as transformers writes it, over `rows` rows of a token; `pending` gradients wait meanwhile.
 
-    def norm(self, name: str, width: int, rows: int = 1, out: int = 0, pending: int = 0) -> Op:
-        """RMSNorm as transformers writes it; `out` is its output where only it keeps that.
-
-        In 16 bit it keeps an fp32 copy of its input, the normalised copy and one scale per row.
-        Backward peaks with five fp32 copies of the input beside the saved one (measured).
+        It keeps its input in fp32, a scale per row and the normalised copy that the weight multiplies.
+        Backward peaks with five fp32 copies of its input beside the saved one, with four where the
+        input is fp32 anyway (measured).
         """
-        product = 4 if self.family in _FP32_NORMS or self.s == 4 else 2
-        saved = 4 * width + 4 * rows + (product * width if self.numel(name) else 0) + out
-        total = 24 * width + 4 * rows + self.s * self.hidden + pending
+        own = stream and self.s == 4  # the residual stream itself, in fp32
+        product = 4 if self.family in _FP32_NORMS or own or self.b == 4 else 2
+        saved = 4 * width + 4 * rows + (product * width if self.numel(name) else 0)
+        total = (20 if own or self.b == 4 else 24) * width + 4 * rows + self.s * self.hidden + pending
         return Op(name=name, saved=saved, work=total - saved, numel=self.numel(name))
 
     def linear(self, name: str, into: int, out: int, *modules: str, shared: bool = False, work: int = 0) -> Op:
-        """Linear layers that read one input: kept once, or once for each under autocast, which casts each time.
+        """Linear layers that read one input; `shared` where another operation keeps that already.
 
-        `shared`: the input is already kept by another operation.
+        A weight that trains needs it, and so does an adapter: once for all of them, or once for each
+        where the input is cast first (autocast, and PEFT before adapters of another dtype).
         """
         parts = modules or (name,)
-        copies = len(parts) if self.autocast and not shared else int(not shared)
-        saved = copies * self.b * into if self.needs_input(*parts) else 0
-        return Op(name=name, saved=saved + self.adapters(parts, into), work=work, numel=self.numel(*parts),
-                  result=self.b * out)
+        base = [p for p in parts if any(t.trainable for t in self.tensors_of(p) if t.kind != "adapter")]
+        ranks = [t.shape[0] for p in parts for t in self.tensors_of(p) if ".lora_A." in t.name]
+        casts = len(base) if self.autocast else 0
+        wide = 4 if self.adapters == "fp32" else self.b
+        if self.adapters != "bf16":
+            casts += len(ranks)
+        same = (base and not self.autocast) or (ranks and self.adapters == "bf16")
+        saved = (wide if ranks else self.b) * into * casts + wide * sum(ranks)
+        if same and not shared:
+            saved += self.b * into
+        return Op(name=name, saved=saved, work=work, numel=self.numel(*parts), result=self.b * out)
 
-    def adapters(self, parts: tuple[str, ...], into: int) -> int:
-        """What LoRA keeps: for each adapted module the small product, and its input where it casts that."""
-        ranks = [t.shape[0] for t in self.block.tensors for p in parts if f"{p}.lora_A" in t.name]
-        return sum(self.b * rank for rank in ranks)
+    def adapted(self, tensor: Tensor) -> bool:
+        """Whether a weight that is a parameter of its module itself has adapters."""
+        return any(t.name.startswith(f"{tensor.name}.lora_A.") for t in self.block.tensors)
+
+    def tensors_of(self, module: str) -> list[Tensor]:
+        """The tensors of one module and of its adapters."""
+        return [t for t in self.block.tensors if f"{module}." in t.name]
 
     def ops(self) -> Iterator[Op]:
         h, names = self.hidden, self.by_name
@@ -204,8 +234,8 @@ class _Layer:
         yield self.linear("qkv", h, query + 2 * keys, *modules)
         if "self_attn.q_norm.weight" in self.by_name:
             full = self.by_name["self_attn.q_norm.weight"].shape[0] != dim
-            yield self.norm("k_norm", keys, 1 if full else num_kv, pending=b * (query + keys))
-            yield self.norm("q_norm", query, 1 if full else num_heads, pending=b * 2 * keys)
+            yield self.norm("k_norm", keys, 1 if full else num_kv, pending=b * (query + keys), stream=False)
+            yield self.norm("q_norm", query, 1 if full else num_heads, pending=b * 2 * keys, stream=False)
         # v is a slice of the fused projection, which stays whole.
         values = fused if fused else keys
         yield from self.core(query, query, keys, values, num_heads)
@@ -214,6 +244,11 @@ class _Layer:
     def core(self, query: int, out: int, keys: int, values: int, num_heads: int) -> Iterator[Op]:
         """Attention itself: q, k, v, output and one fp32 number per head, or eager's squares of the sequence."""
         b, s = self.b, self.s * self.hidden
+        if self.attention == "sdpa" and windowed(self.config, self.block, self.seq_len):
+            # A mask rules out grouped heads: keys and values are repeated, and the mask becomes a 16-bit bias.
+            saved = b * (3 * query + out + self.seq_len) + 4 * num_heads
+            yield Op(name="attention", saved=saved, work=s + b * 4 * query, result=b * out + 4 * num_heads)
+            return
         if self.attention == "sdpa":
             saved = b * (query + out + keys + values) + 4 * num_heads
             yield Op(name="attention", saved=saved, work=s + b * (2 * query + 2 * keys), result=b * out + 4 * num_heads)
@@ -221,8 +256,9 @@ class _Layer:
         # fp32 probabilities and, in 16 bit, their copy; keys and values repeated for every head.
         square = num_heads * self.seq_len
         copy = b * square if b == 2 else 0
-        saved = b * (3 * query + out) + 4 * square + copy
-        yield Op(name="attention", saved=saved, work=s + b * 2 * query + copy + 8 * square, result=b * out)
+        capped = b * square if _capped(self.config, self.family, "attn_logit_softcapping") else 0
+        saved = b * (3 * query + out) + 4 * square + copy + capped
+        yield Op(name="attention", saved=saved, work=s - b * query + copy + 4 * square, result=b * out)
 
     def mla(self) -> Iterator[Op]:
         """Multi-head latent attention: low-rank q and kv with a norm each, heads of two parts."""
@@ -233,46 +269,55 @@ class _Layer:
         first = "q_a_proj" if q_rank else "q_proj"
         yield self.linear("down", h, (q_rank or query) + kv_rank + rope, first, "kv_a_proj_with_mqa")
         if q_rank:
-            yield self.norm("q_a_layernorm", q_rank)
+            yield self.norm("q_a_layernorm", q_rank, stream=False)
             yield self.linear("q_b_proj", q_rank, query)
-        yield self.norm("kv_a_layernorm", kv_rank)
+        yield self.norm("kv_a_layernorm", kv_rank, stream=False)
         yield self.linear("kv_b_proj", kv_rank, num_heads * (nope + value))
         # The values are a slice of kv_b_proj's output, which stays whole.
         yield from self.core(query, out, query, num_heads * (nope + value), num_heads)
         yield self.linear("o_proj", out, h)
 
-    def mlp(self, module: str, residual: int) -> Iterator[Op]:
-        """Gated MLP: gate, its activation, up and their product."""
+    def mlp(self, module: str, residual: int, shared: bool = False) -> Iterator[Op]:
+        """Gated MLP: gate, its activation, up and their product; `shared` where its input is kept already."""
         b, inner = self.b, self.by_name[f"{module}.down_proj.weight"].shape[1]
         fused = f"{module}.gate_up_proj.weight" in self.by_name
         parts = (f"{module}.gate_up_proj",) if fused else (f"{module}.gate_proj", f"{module}.up_proj")
-        yield self.linear(f"{module}.up", self.hidden, 2 * inner, *parts)
+        yield self.linear(f"{module}.up", self.hidden, 2 * inner, *parts, shared=shared)
         yield Op(name=f"{module}.product", saved=3 * b * inner, work=residual + 3 * b * inner)
-        yield self.linear(f"{module}.down_proj", inner, self.hidden, work=residual + b * inner)
+        # An adapter that casts its input returns that gradient in fp32 before it becomes 16-bit (measured).
+        cast = self.adapters != "bf16" and any(".lora_A." in t.name for t in self.tensors_of(f"{module}.down_proj"))
+        work = residual + (4 * inner + 6 * self.hidden if cast else b * inner)
+        yield self.linear(f"{module}.down_proj", inner, self.hidden, work=work)
 
     def moe(self) -> Iterator[Op]:
-        """Routed experts as grouped products: every token's k copies are sorted by expert."""
+        """Routed experts as grouped products: every token's k copies are sorted by expert.
+
+        The copies come back by an index whose backward makes three of their size (measured).
+        """
         b, h, residual = self.b, self.hidden, self.s * self.hidden
         gate_up, down = self.by_name["mlp.experts.gate_up_proj"], self.by_name["mlp.experts.down_proj"]
+        shared = [m for m in ("mlp.shared_experts", "mlp.shared_expert") if f"{m}.down_proj.weight" in self.by_name]
         total, inner = gate_up.shape[0], down.shape[2]
         chosen = int(gate_up.active * total)
+        wide = 4 if self.family in _FP32_WEIGHING else b
         router = 4 * h if self.family in _FP32_ROUTERS else 0
-        yield Op(name="router", saved=b * h + router + 4 * total + 26 * chosen, numel=self.numel("mlp.gate"))
-        wide = 4 if self.family in _FP32_EXPERTS else b
-        yield Op(name="experts.up", saved=chosen * b * h, numel=_numel(gate_up))
-        yield Op(name="experts.product", saved=3 * chosen * b * inner, work=residual + 3 * chosen * b * inner)
-        yield Op(
-            name="experts.down",
-            saved=chosen * b * (inner + h),
-            work=2 * residual + 2 * chosen * wide * h + chosen * b * h,
-            numel=_numel(down),
-        )
-        for module in ("mlp.shared_experts", "mlp.shared_expert"):
-            if f"{module}.down_proj.weight" in self.by_name:
-                yield from self.mlp(module, residual)
+        trains = self.numel("mlp.gate") > 0
+        saved = router * trains + b * h * (bool(shared) or (trains and not router)) + 4 * total + 26 * chosen
+        yield Op(name="router", saved=saved, numel=self.numel("mlp.gate"))
+        copies, width = chosen * b * h, chosen * b * inner
+        # peft adds the adapters of an expert to its weight, and that sum is kept and gets a gradient.
+        up_sum, down_sum = (t.numel * self.adapted(t) for t in (gate_up, down))
+        up, low = _trainable(gate_up) + up_sum, _trainable(down) + down_sum
+        back = residual + copies
+        yield Op(name="experts.up", saved=copies * (up > 0), work=back + 2 * width, numel=up, held=b * up_sum)
+        yield Op(name="experts.product", saved=3 * width, work=residual + 3 * width)
+        yield Op(name="experts.down", saved=width * (low > 0), work=back + width, numel=low, held=b * down_sum)
+        yield Op(name="experts.back", saved=copies, work=residual + 3 * chosen * wide * h)
+        for module in shared:
+            yield from self.mlp(module, residual, shared=True)
 
 
-def _numel(tensor: Tensor) -> int:
+def _trainable(tensor: Tensor) -> int:
     return tensor.count * tensor.numel if tensor.trainable else 0
 
 
@@ -280,12 +325,17 @@ def _short(name: str) -> str:
     return name.rpartition("*.")[2]
 
 
+def _capped(config: Mapping[str, object], family: str, field: str) -> bool:
+    """Whether logits pass a tanh, which keeps its output; Gemma 2 does so unless its config says null."""
+    return config.get(field, family == "gemma2") not in (None, False)
+
+
 def _int(config: object, field: str) -> int:
     return int(str(config[field]))  # type: ignore[index]
 
 
 @lru_cache(maxsize=1024)
-def block_cost(model: Model, block: Block, dtype: str, attention: str, seq_len: int) -> Cost:
+def block_cost(model: Model, block: Block, dtype: str, attention: str, seq_len: int, adapters: str = "bf16") -> Cost:
     """What one layer of `block` costs in bytes per token, computing in `dtype` (bf16, fp32 or autocast).
 
     Formula: saved = Σ of its operations; a moment per operation, seen from the end of the layer: what is
@@ -298,17 +348,22 @@ def block_cost(model: Model, block: Block, dtype: str, attention: str, seq_len: 
     >>> block_cost(llama, llama.blocks[0], "bf16", "sdpa", 2048).saved
     200840
     """
-    layer = _Layer(model, block, dtype, attention, seq_len)
+    layer = _Layer(model, block, dtype, adapters, attention, seq_len)
     ops = tuple(layer.ops())
     moments: list[Moment] = []
-    saved, numel = sum(op.saved for op in ops), 0
+    saved, held, numel = sum(op.saved for op in ops), sum(op.held for op in ops), 0
     for op in reversed(ops):
         numel += op.numel
-        moments.append(Moment(saved=saved, work=op.work, numel=numel))
-        saved -= op.saved
+        moments.append(Moment(saved=saved, held=held, work=op.work, numel=numel, fresh=op.numel))
+        saved, held = saved - op.saved, held - op.held
     best = tuple(m for m in moments if not any(_covers(other, m) for other in moments if other is not m))
+    boundary = layer.s * layer.hidden
+    # An fp32 input is itself the copy that the first norm keeps.
+    shared = layer.s == 4 and ops[0].name == "input_layernorm"
     return Cost(
-        boundary=layer.s * layer.hidden,
+        boundary=boundary,
+        again=0 if shared else boundary,
+        held=sum(op.held for op in ops),
         saved=sum(op.saved for op in ops),
         results=sum(op.result for op in ops),
         moments=best,
@@ -317,43 +372,46 @@ def block_cost(model: Model, block: Block, dtype: str, attention: str, seq_len: 
 
 def _covers(one: Moment, other: Moment) -> bool:
     """Whether `one` needs at least as much as `other` for any number of tokens."""
-    return one != other and one.saved + one.work >= other.saved + other.work and one.numel >= other.numel
+    more = one.saved + one.work >= other.saved + other.work and one.held >= other.held
+    return one != other and more and one.numel >= other.numel
 
 
-@lru_cache(maxsize=256)
-def head_cost(model: Model, dtype: str, loss: str) -> Head:
+@lru_cache(maxsize=1024)
+def head_cost(model: Model, dtype: str, loss: str, attention: str, checkpointing: str, seq_len: int) -> Head:
     """The final norm and the loss in bytes per token.
 
     Formula, V = vocabulary: forward 2V logits + 4V in fp32 + 4V log-softmax; backward 4V log-softmax,
-    4V and 4V of gradients = 12V. `chunked` is a fused linear cross-entropy, which makes the logits of a
-    few tokens at a time: h/V of them, and the gradient of its input.
-    `tables` are cosines, sines, token ids and labels.
-    Source: `ForCausalLMLoss` in transformers; Liger Kernel for the chunks.
+    4V and 4V of gradients = 12V. `chunked` is a fused linear cross-entropy: it makes the logits of h/V of
+    the tokens at a time, so 2h or a little more, and the gradient of its input, 2h, in the forward.
+    `tables` are cosines, sines, token ids, labels, and a mask where checkpoints hold one.
+    Source: `ForCausalLMLoss` in transformers; Liger Kernel's fused linear cross-entropy.
 
     >>> from calc.models import load
-    >>> head_cost(load("llama-3.1-8b"), "bf16", "full").backward
+    >>> head_cost(load("llama-3.1-8b"), "bf16", "full", "sdpa", "full", 2048).backward
     1539072
     """
-    h, vocab = _int(model.config, "hidden_size"), _int(model.config, "vocab_size")
+    config = model.config
+    h, vocab = _int(config, "hidden_size"), _int(config, "vocab_size")
     b, s = (4 if dtype == "fp32" else 2), (2 if dtype == "bf16" else 4)
     train = any(t.trainable for t in model.last)
     wide = 4 if model.model_type in _FP32_NORMS or s == 4 else 2
-    norm = 4 * h + 4 + (wide * h if train else 0) + (b * h if train or model.tied else 0)
-    capped = b * vocab if model.config.get("final_logit_softcapping") else 0
-    if model.config.get("head_dim"):
-        dim = _int(model.config, "head_dim")
-    elif model.config.get("qk_rope_head_dim"):
-        dim = _int(model.config, "qk_rope_head_dim")
-    else:
-        dim = h // _int(model.config, "num_attention_heads")
+    head = [t for t in (model.first if model.tied else model.last) if t.kind in ("linear", "embedding")]
+    norm = 4 * h + 4 + (wide * h if train else 0) + (b * h if any(t.trainable for t in head) else 0)
+    dim = h // _int(config, "num_attention_heads")
+    for field in ("head_dim", "qk_rope_head_dim"):
+        dim = _int(config, field) if config.get(field) else dim
     tables = 16 + 2 * dim * (4 if model.model_type in _FP32_ROPE or s == 4 else 2)
+    if checkpointing != "none":  # checkpoints hold the mask
+        masks = any(windowed(config, block, seq_len) for block in model.blocks)
+        tables += b * seq_len if attention == "eager" else seq_len * masks
     if loss == "chunked":
-        chunk = ceil_div(h * b, 1)
-        return Head(norm=norm, forward=chunk + b * h, backward=b * h, weight_work=b * h, tables=tables)
+        return Head(norm=norm, forward=2 * b * h, backward=b * h, weight_work=b * h, tables=tables)
+    capped = b * vocab if _capped(config, model.model_type, "final_logit_softcapping") else 0
     upcast = 4 * vocab if b == 2 else 0
+    output = 4 * h if dtype == "autocast" else 0  # the norm's output, which nobody saves but the caller holds
     return Head(
         norm=norm,
-        forward=capped + b * vocab + upcast + 4 * vocab,
+        forward=capped + b * vocab + upcast + 4 * vocab + output,
         backward=capped + 12 * vocab,
         weight_work=b * vocab + b * h,
         tables=tables,
@@ -379,15 +437,16 @@ def largest_tensor(tensors: tuple[Tensor, ...]) -> int:
     return max((prod(t.shape) for t in tensors if t.trainable), default=0)
 
 
-#: bytes of an activation by the dtype that the recipe computes in
-COMPUTE: dict[str, str] = {"fp32": "fp32", "autocast": "autocast"}
+def compute_dtype(recipe: str, lora_base: str = "") -> tuple[str, str]:
+    """What a recipe computes in (bf16, fp32 or autocast), and what its adapters do with their input.
 
+    With LoRA on a 16-bit or NF4 base the base computes in bf16: adapters that are bf16 there read what the
+    base reads, fp32 ones (`fp32`) read an fp32 copy each, and under autocast (`cast`) a bf16 copy each.
+    Source: `_cast_input_dtype` in peft 0.21.2, measured.
 
-def compute_dtype(recipe: str) -> str:
-    """The dtype that a recipe computes in: bf16, fp32 or autocast."""
-    return COMPUTE.get(recipe, "bf16")
-
-
-def itemsize(dtype: str) -> int:
-    """Bytes of an element that a recipe computes with."""
-    return DTYPE_BYTES["fp32" if dtype == "fp32" else "bf16"]
+    >>> compute_dtype("autocast"), compute_dtype("autocast", "nf4"), compute_dtype("fp32", "bf16")
+    (('autocast', 'cast'), ('bf16', 'cast'), ('bf16', 'fp32'))
+    """
+    own = recipe if recipe in ("fp32", "autocast") else "bf16"
+    adapters = {"autocast": "cast", "fp32": "fp32"}.get(recipe, "bf16")
+    return ("bf16" if lora_base in ("bf16", "nf4") else own), adapters

@@ -1,0 +1,83 @@
+"""The one-line formula, which people can do on paper: nominal bytes per parameter, for good."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from calc.estimate.run import Run
+from calc.models import Model
+from calc.sharding import get_strategy
+from calc.states import get_optimizer, get_recipe
+from calc.units import DTYPE_BYTES, ceil_div
+
+#: The per-GPU overhead of the one-line formula: 1.5 GB (source: text-b).
+OVERHEAD_BYTES = 1_500_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneLine:
+    """The one-line formula, each term its own line, in bytes per GPU.
+
+    `activations` is None for a bare count, which has no architecture.
+    """
+
+    weights: int
+    master: int
+    gradients: int
+    optimizer: int
+    bucket: int
+    activations: int | None
+    overhead: int
+
+    @property
+    def total(self) -> int | None:
+        """Sum of the lines in bytes, None where one of them is unknown."""
+        if self.activations is None:
+            return None
+        total: int = sum(getattr(self, field.name) for field in fields(self))
+        return total
+
+
+def one_line(run: Run, model: Model | None = None) -> OneLine:
+    """The formula of text B in bytes per GPU, nominal bytes per parameter.
+
+    Formula: weights·(1/N from ZeRO-3) + master·(1/N from ZeRO-1) + gradients·(1/N from ZeRO-2) +
+    optimizer·(1/N from ZeRO-1) + 2·layers·tokens·hidden + 4·tokens·vocab + 1.5 GB; DDP adds one
+    live copy of the gradients. Frozen parameters have weights only.
+    Source: text-b, the activation term is ours. Each line is rounded up to a whole byte.
+
+    >>> from calc.models import load
+    >>> one_line(Run(model=load("llama-3.3-70b"), world_size=8)).total
+    146342440704
+    """
+    model = model or run.trained
+    recipe, strategy = get_recipe(run.recipe), get_strategy(run.strategy)
+    trainable, frozen = model.num_trainable, model.num_params - model.num_trainable
+    lines = {"weights": 0, "master": 0, "gradients": 0}
+    for copy in recipe.copies:
+        ranks = run.world_size if strategy.stage >= copy.stage else 1
+        lines[copy.line] += ceil_div(trainable * copy.itemsize, ranks)
+    # NF4 on paper is half a byte; what its scales add is in the ledger.
+    per_frozen = 1 if run.base_dtype == "nf4" else 2 * DTYPE_BYTES[run.base_dtype]
+    ranks = run.world_size if strategy.stage >= 3 else 1
+    lines["weights"] += ceil_div(frozen * per_frozen, 2 * ranks)
+    state = get_optimizer(run.optimizer).nominal_bytes(recipe.state_dtype) * trainable
+    ranks = run.world_size if strategy.stage >= 1 else 1
+    optimizer = ceil_div(state, ranks)
+    ddp = run.strategy == "ddp"
+    lines = {name: size * (name not in run.offloaded) for name, size in lines.items()}
+    return OneLine(
+        **lines,
+        optimizer=optimizer * ("optimizer" not in run.offloaded),
+        bucket=trainable * recipe.itemsize("gradients") if ddp else 0,
+        activations=_paper_activations(run),
+        overhead=OVERHEAD_BYTES,
+    )
+
+
+def _paper_activations(run: Run) -> int | None:
+    if not run.model.has_architecture:
+        return None
+    config = run.model.config
+    hidden, vocab = int(str(config["hidden_size"])), int(str(config["vocab_size"]))
+    return 2 * run.model.num_layers * run.tokens * hidden + 4 * run.tokens * vocab

@@ -1,0 +1,152 @@
+"""One training job, fully specified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from calc.activations import ATTENTION, CHECKPOINTING, LOSSES, STEPS
+from calc.models import Model, with_adapters
+from calc.sharding import get_strategy
+from calc.states import get_optimizer, get_recipe, refuse
+from calc.units import InputError, unknown, whole
+
+BASE_DTYPES = ("bf16", "fp32", "nf4")
+FSDP = ("fsdp1", "fsdp2", "hsdp")
+#: What a choice may be, by its field.
+CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "checkpointing": CHECKPOINTING,
+        "attention": ATTENTION,
+        "loss": LOSSES,
+        "step": STEPS,
+        "reduce_dtype": ("fp32", "bf16"),
+        "wrap": ("block", "block+ends"),
+        "load": ("cpu", "gpu"),
+        "save": ("sharded", "full"),
+        "offload": ("none", "optimizer", "all"),
+        "base_dtype": BASE_DTYPES,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A training job: model, parallelism, recipe and batch; checked when it is made.
+
+    An empty `strategy` means `single` on one GPU and `zero3` on more; an empty `recipe` means
+    `fsdp2-mixed` under FSDP and `zero` elsewhere; an empty `reduce_dtype` is fp32 for `fsdp2-mixed` and
+    the gradients' own dtype elsewhere. With `lora_rank` > 0 the model is frozen in `base_dtype` and only
+    the adapters on `lora_targets` train. `CHOICES` lists the words that the other settings take.
+    Ranges: `world_size` 1 to 1,000,000, `seq_len` 1 to 100,000,000, `micro_batch` and `accumulation` 1 to 1,000,000.
+    Raises `InputError`, one line, for anything else and for a pair that does not run.
+
+    >>> from calc.models import load
+    >>> run = Run(model=load("llama-3.3-70b"), world_size=8)
+    >>> run.strategy, run.recipe, run.optimizer
+    ('zero3', 'zero', 'adamw')
+    """
+
+    model: Model
+    world_size: int = 1
+    strategy: str = ""
+    recipe: str = ""
+    optimizer: str = "adamw"
+    seq_len: int = 2048
+    micro_batch: int = 1
+    accumulation: int = 1
+    checkpointing: str = "full"
+    attention: str = "sdpa"
+    loss: str = "full"
+    step: str = "fused"
+    reduce_dtype: str = ""
+    wrap: str = "block"
+    load: str = "cpu"
+    save: str = "sharded"
+    offload: str = "none"
+    reshard_after_forward: bool = True
+    no_sync: bool = False
+    gradient_as_bucket_view: bool = False
+    overlap_comm: bool = False
+    reduce_bucket_size: int = 500_000_000
+    stage3_max_live_parameters: int = 1_000_000_000
+    stage3_prefetch_bucket_size: int = 50_000_000
+    lora_rank: int = 0
+    lora_targets: str = "all-linear"
+    base_dtype: str = "bf16"
+
+    def __post_init__(self) -> None:
+        whole("world_size", self.world_size, 1, 1_000_000)
+        whole("seq_len", self.seq_len, 1, 100_000_000)
+        whole("micro_batch", self.micro_batch, 1, 1_000_000)
+        whole("accumulation", self.accumulation, 1, 1_000_000)
+        whole("lora_rank", self.lora_rank, 0, 1_000_000)
+        if not self.strategy:
+            object.__setattr__(self, "strategy", "single" if self.world_size == 1 else "zero3")
+        strategy = get_strategy(self.strategy)
+        fsdp = self.strategy in FSDP
+        if not self.recipe:
+            object.__setattr__(self, "recipe", "fsdp2-mixed" if fsdp else "zero")
+        recipe = get_recipe(self.recipe)
+        refuse(self.strategy, recipe, get_optimizer(self.optimizer))
+        if strategy.name == "single" and self.world_size != 1:
+            raise InputError(f"strategy 'single' takes world_size 1, not {self.world_size:,}")
+        own = "fp32" if recipe.itemsize("gradients") == 4 else "bf16"
+        if not fsdp and self.reduce_dtype not in ("", own):
+            raise InputError(f"reduce_dtype is a setting of FSDP; strategy {self.strategy!r} reduces in {own}")
+        object.__setattr__(self, "reduce_dtype", self.reduce_dtype or own)
+        for field, allowed in CHOICES.items():
+            if getattr(self, field) not in allowed:
+                raise unknown(field, getattr(self, field), allowed)
+        if self.base_dtype != "bf16" and not self.lora_rank:
+            raise InputError(f"base_dtype {self.base_dtype!r} is for a frozen base: give lora_rank as well")
+        if self.wrap != "block" and not fsdp:
+            raise InputError(f"wrap {self.wrap!r} is a setting of FSDP; strategy {self.strategy!r} has none")
+        self._check_offload(strategy.stage)
+
+    def _check_offload(self, stage: int) -> None:
+        """Raise `InputError` where the strategy's stack has no such offload."""
+        if self.offload == "none":
+            return
+        fsdp = self.strategy in FSDP
+        deepspeed = self.strategy in ("zero1", "zero2", "zero3") and self.recipe in ("zero", "deepspeed")
+        allowed = ["none"] + ["optimizer"] * deepspeed + ["all"] * (fsdp or (deepspeed and stage == 3))
+        if self.offload not in allowed:
+            raise InputError(
+                f"offload {self.offload!r} does not exist under strategy {self.strategy!r} with recipe "
+                f"{self.recipe!r}; allowed: {', '.join(allowed)}"
+            )
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that one GPU processes at a time: seq_len × micro_batch."""
+        return self.seq_len * self.micro_batch
+
+    @property
+    def offloaded(self) -> tuple[str, ...]:
+        """The ledger lines that live in host memory."""
+        if self.offload == "none":
+            return ()
+        if self.strategy in FSDP:
+            return ("weights", "gradients", "optimizer")
+        gradients = ("gradients",) if get_strategy(self.strategy).stage > 1 else ()
+        weights = ("weights",) if self.offload == "all" else ()
+        return (*weights, "master", *gradients, "optimizer")
+
+    @property
+    def held(self) -> str:
+        """The recipe that the stack holds through its step: `deepspeed` where `zero` is only its accounting."""
+        return "deepspeed" if self.recipe == "zero" and get_strategy(self.strategy).stage else self.recipe
+
+    @property
+    def trained(self) -> Model:
+        """The model with its adapters, if any: what the optimizer sees."""
+        if not self.lora_rank:
+            return self.model
+        targets = self.lora_targets
+        return with_adapters(
+            self.model,
+            rank=self.lora_rank,
+            targets=targets if targets == "all-linear" else tuple(targets.split(",")),
+        )
