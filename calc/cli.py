@@ -22,7 +22,7 @@ from calc.sharding import STRATEGIES
 from calc.states import OPTIMIZERS, RECIPES
 from calc.tables.calculator import calculator
 from calc.tables.plain import plain
-from calc.units import InputError, unknown
+from calc.units import UNITS, InputError, unknown
 
 Json = Mapping[str, object] | list[object]
 
@@ -290,7 +290,8 @@ def _claims(_: argparse.Namespace) -> Json:
 
 def _claim(found: Judgement) -> dict[str, object]:
     """A published number in its real unit, the verdict on it, and what the ledgers named give instead."""
-    claim, computed = found.claim, found.way.value if found.way else None
+    claim, size = found.claim, UNITS.get(found.claim.unit)
+    computed, repaired = (way.value if way else None for way in (found.way, found.repaired))
     return {
         "id": claim.id,
         "says": claim.says,
@@ -302,7 +303,9 @@ def _claim(found: Judgement) -> dict[str, object]:
         "recipes": list(dict.fromkeys(way.name for way in found.ways)),
         "compared_with": found.way.name if found.way else None,
         "computed": None if computed is None else float(computed),
-        "right_for": dict(claim.repair) if claim.repair and found.repaired else None,
+        "computed_bytes": round(computed * size) if computed is not None and size else None,
+        "right_for": dict(claim.repair) if claim.repair else None,
+        "repaired_bytes": round(repaired * size) if repaired is not None and size else None,
         "missing": claim.missing or None,
         "source": {f.name: getattr(claim.source, f.name) for f in fields(claim.source)} | {"where": claim.where},
     }
@@ -362,8 +365,8 @@ def _check(args: argparse.Namespace) -> int:
 _ANSWERS: Mapping[str, Callable[[argparse.Namespace], Json]] = {
     "params": _params,
     "estimate": _estimate,
-    "fit": _fit,
     "config": _config,
+    "fit": _fit,
     "communication": _communication,
     "oom": _oom,
     "claims": _claims,
@@ -400,9 +403,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _check(args)
         found = _ANSWERS[args.command](args)
         print(json.dumps(found, indent=2) if args.json else plain(args.command, found))
-    except InputError as error:
         if args.command == "config" and isinstance(found, dict) and not args.json:
             print("".join(f"# {line}\n" for line in found["beside"]), end="", file=sys.stderr)  # JSON has no comments
+    except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:

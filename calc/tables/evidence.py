@@ -1,0 +1,218 @@
+"""Tables of published numbers: the verdict on each, the ledgers, the calculators and why they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+from calc.audit.claims import VERDICTS, Claim, Judgement, Way, judgements
+from calc.audit.ledgers import Ledger, ledgers
+from calc.estimate import OVERHEAD_BYTES
+from calc.models import load
+from calc.tables.figures import bars
+from calc.tables.text import LINES, markdown, size
+from calc.units import UNITS, decimal
+
+#: What each verdict means, and the colour it is set in.
+MEANINGS: Mapping[str, tuple[str, str]] = {
+    "inconsistent": ("one ledger gives the source's other numbers, and not this one", "no"),
+    "stale": ("the tool prints something else today", "tight"),
+    "exact": ("a ledger that the stated setup allows gives exactly this", "fits"),
+    "rounds to": ("such a ledger gives it at the printed precision; a measurement: inside the band", "fits"),
+    "different ledger": ("only a ledger that the setup does not state gives it, or comes within 25 %", "tight"),
+    "wrong": ("no ledger comes within 25 %, or the number is below every one of them", "no"),
+    "not decidable": ("an assumption is missing; the row says which", ""),
+}
+
+
+def verdict_counts() -> str:
+    """How many claims have each verdict, and what it means."""
+    found = [judgement.verdict for judgement in judgements()]
+    rows = [[_coloured(verdict), found.count(verdict), MEANINGS[verdict][0]] for verdict in VERDICTS]
+    return markdown(["Verdict", ">Claims", "Meaning"], [*rows, ["All", len(found), ""]], total=True)
+
+
+def _coloured(verdict: str) -> str:
+    colour = MEANINGS[verdict][1]
+    return f'<span class="verdict-{colour}">{verdict}</span>' if colour else verdict
+
+
+def claims_table(*sources: str) -> str:
+    """Every claim, or those of `sources`: as printed, the verdict, what the ledger gives, by how much it is off."""
+    heads = ["Claim", ">Printed", "Verdict", ">Ledger gives", ">Off by", "Ledger, and what is said of it"]
+    rows = [_row(found) for found in judgements() if not sources or found.claim.source.id in sources]
+    return markdown(heads, rows)
+
+
+def _row(found: Judgement) -> list[str]:
+    claim, way = found.claim, found.way
+    source = f"[{claim.source.title}]({claim.source.url})" if claim.source.url else claim.source.title
+    facts = [f"{source}, {claim.where}", claim.source.date, claim.kind]
+    facts += [] if claim.source.confidence == "read at source" else [claim.source.confidence]
+    return [
+        f'<span id="{claim.id}">{claim.says}</span><br><small>{" · ".join(facts)}</small>',
+        claim.printed + _meaning(claim),
+        _coloured(found.verdict),
+        f"{_written(way.value, claim.unit, claim.digit)}" if way else "–",
+        "–" if found.off is None or not found.off else f"{'+' if found.off > 0 else ''}{decimal(100 * found.off, 1)} %",
+        _said(found),
+    ]
+
+
+def _meaning(claim: Claim) -> str:
+    if claim.limit:
+        return "<br><small>the card</small>"
+    return "" if claim.printed.endswith(f" {claim.unit}") else f"<br><small>means {claim.unit}</small>"
+
+
+def _written(value: Fraction, unit: str, digit: Fraction) -> str:
+    decimals = max(0, len(str(digit.denominator)) - 1)
+    if value.denominator != 1 and (unit != "B"):
+        decimals += 1 if value < 1000 else 0
+    return f"{decimal(value, decimals)} {unit}"
+
+
+def _said(found: Judgement) -> str:
+    claim = found.claim
+    names = list(dict.fromkeys(_name(way, claim.setup.get("model")) for way in found.ways))
+    if found.verdict == "inconsistent":
+        own = f"its other numbers count {_name(found.way)}" if found.way else "it gives two numbers for the same"
+        text = own + (f"; {', '.join(names)} would give this one" if names else "")
+    elif found.verdict == "stale":
+        was = ", ".join(f"{name} under {way.strategy}" for way, name in zip(found.ways, names, strict=False))
+        text = f"printed when it counted {was}"
+    else:
+        text = ", ".join(names) or (f"against {_name(found.way)}" if found.way else "no ledger gives it")
+    remarks = [f"Missing: {claim.missing}."] if found.verdict == "not decidable" else []
+    if found.repaired and claim.repair:
+        told = ", ".join(f"{key} {value}" for key, value in claim.repair.items())
+        remarks.append(f"Right for {told}.")
+    small = " ".join([*remarks, claim.note]).strip()
+    return text + (f"<br><small>{small}</small>" if small else "")
+
+
+def _name(way: Way, models: object = "") -> str:
+    ledger, _, optimizer = way.name.partition(" + ")
+    count = f", {way.model} parameters" if isinstance(models, list) and way.model[0].isdigit() else ""
+    return f"`{ledger}`" + (f" with `{optimizer}`" if optimizer else "") + count
+
+
+def ledgers_table() -> str:
+    """Every named ledger that claims are compared with: bytes per parameter with AdamW, and what it is."""
+    rows = []
+    for name, ledger in ledgers().items():
+        if ledger.calculator is None:
+            rows.append([f"`{name}`", _per_param(ledger), ledger.title])
+    return markdown(["Ledger", ">Bytes per parameter", "What it counts"], rows)
+
+
+def _per_param(ledger: Ledger) -> str:
+    setup = {"model": "1B", "strategy": "single", "optimizer": "adamw"}
+    amounts = Ledger(name="", title="", recipe=ledger.recipe, lines=ledger.lines).amounts(setup)
+    found = decimal(sum(amounts.values(), Fraction(0)) / 10**9, 3).rstrip("0").rstrip(".")
+    return "–" if found == "0" else found
+
+
+_PARAMS = 70_553_706_496
+_RUN = {"model": "llama-3.3-70b", "strategy": "zero3", "gpus": 8, "optimizer": "adamw"}
+
+
+def _parts(ledger: Ledger) -> dict[str, int]:
+    """A calculator's bytes per GPU for that run, line by line, with what its factor adds as `margin`."""
+    amounts = ledger.amounts(_RUN)
+    found = {line: round(amount / Fraction(ledger.times)) for line, amount in amounts.items()}
+    return {**found, "margin": round(sum(amounts.values())) - sum(found.values())}
+
+
+def _calculators() -> list[tuple[str, Mapping[str, str], dict[str, int]]]:
+    return [(found.title, found.calculator, _parts(found)) for found in ledgers().values() if found.calculator]
+
+
+#: The columns of the calculators' table: which lines each adds up.
+_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "States": LINES,
+    "Activations": ("activations",),
+    "Gathered": ("transient",),
+    "Constants": ("overhead",),
+    "Margin": ("margin",),
+}
+
+
+def _sums(parts: Mapping[str, int]) -> dict[str, int]:
+    return {title: sum(parts.get(line, 0) for line in lines) for title, lines in _COLUMNS.items()}
+
+
+def calculators_table() -> str:
+    """What each calculator gives for Llama 3.3 70B, AdamW, ZeRO-3 on eight GPUs at 2,048 tokens, part by part."""
+    rows = []
+    for title, facts, parts in _calculators():
+        sums, total = _sums(parts), sum(parts.values())
+        states = f"{size(sums['States'])}<br><small>{decimal(Fraction(sums['States'] * 8, _PARAMS), 0)} B × P</small>"
+        rest = [size(amount) if amount else "–" for name, amount in sums.items() if name != "States"]
+        said = f"**{size(total)}**<br><small>own: {facts['said']}</small>"
+        rows.append([title.partition(",")[0], states, *rest, said])
+    return markdown(["Calculator", *(f">{title}" for title in _COLUMNS), ">Per GPU"], rows)
+
+
+def forgotten_table() -> str:
+    """What each calculator leaves out, the unit that it prints, and the version that was read."""
+    rows = []
+    for title, facts, _ in _calculators():
+        name = f"[{title}]({facts['url']})" if facts["url"] else title
+        rows.append([name, facts["forgets"], facts["unit"], f"{facts['read']}; figure {facts['obtained']}"])
+    return markdown(["Calculator", "Leaves out", "Prints", "Read"], rows)
+
+
+def calculators_bars() -> str:
+    """The same as stacked bars, against the 16 bytes per parameter that AdamW with a master copy keeps."""
+    rows = {}
+    for title, _, parts in _calculators():
+        shown = {line: parts.get(line, 0) for line in (*LINES, "activations", "transient")}
+        rows[title.partition(",")[0]] = {**shown, "overhead": parts.get("overhead", 0) + parts["margin"]}
+    told = "; ".join(f"{name} {size(sum(parts.values()))}" for name, parts in rows.items())
+    title = "70B on eight GPUs by ten calculators"
+    return bars(rows, 2 * _PARAMS, "16 bytes per parameter, over eight", title, f"Per GPU: {told}.")
+
+
+def differences_table() -> str:
+    """Each reason why they differ, with the least and the most that it is worth per GPU."""
+    found = [_sums(parts) for _, _, parts in _calculators()]
+    why = {
+        "States": ("Bytes per parameter", "gradients in fp32 or not at all; a master copy or none"),
+        "Activations": ("Activations", "full checkpointing, selective, none; divided by N or not"),
+        "Gathered": ("What is gathered", "nothing, one matrix, two layers, or buffers of 4 B per parameter, divided"),
+        "Constants": ("Constants", "CUDA's context and libraries, or nothing"),
+        "Margin": ("A margin on everything", "a factor that makes up for what was forgotten"),
+    }
+    rows = []
+    for column, (title, reason) in why.items():
+        amounts = sorted(sums[column] for sums in found)
+        rows.append([title, size(amounts[0]) if amounts[0] else "nothing", size(amounts[-1]), reason])
+    totals = sorted(sum(sums.values()) for sums in found)
+    looks = [total - total * UNITS["GB"] // UNITS["GiB"] for total in totals]
+    rows.append(["The unit", size(looks[0]), size(looks[-1]), "2³⁰ bytes printed as GB look 6.9 % smaller"])
+    factor = decimal(Fraction(totals[-1], totals[0]), 1)
+    rows.append(["Altogether", size(totals[0]), size(totals[-1]), f"a factor of {factor}"])
+    return markdown(["Difference", ">Least", ">Most", "Why"], rows, total=True)
+
+
+def spread() -> str:
+    """In one sentence: how many calculators, and from where to where they go."""
+    totals = sorted(sum(parts.values()) for _, _, parts in _calculators())
+    ends = f"from {size(totals[0])} to {size(totals[-1])} per GPU"
+    return f"**The same run, Llama 3.3 70B with AdamW on eight GPUs, takes {ends} by {len(totals)} calculators.**"
+
+
+def text_b_room() -> str:
+    """What Text B's totals leave for its activation term, with nominal and with exact counts of parameters."""
+    rows = []
+    for title, count in (("nominal, 70B", "70B"), ("exact", "llama-3.3-70b")):
+        kept = [int(16 * load(count).num_params / gpus) + OVERHEAD_BYTES for gpus in (8, 16)]
+        half, unit = UNITS["GB"] // 2, UNITS["GB"]
+        room = [
+            f"{size(total * unit - half - k, 'GB', 2)} to {size(total * unit + half - k, 'GB', 2)}"
+            for total, k in zip((146, 76), kept, strict=True)
+        ]
+        rows.append([title, *room, f"more than {size(76 * unit - kept[1], 'GB', 2)}"])
+    heads = [">Leaves for 146 at eight", ">Leaves for 76 at sixteen", ">Needed to leave out 80GB cards at sixteen"]
+    return markdown(["Parameters", *heads], rows)
