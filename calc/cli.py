@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -103,6 +105,7 @@ def parser() -> argparse.ArgumentParser:
     checked = command("check", "Marked numbers in Markdown files and notebooks: are they still true?")
     checked.add_argument("files", nargs="+", metavar="FILE", help="a Markdown file or a notebook")
     checked.add_argument("--fix", action="store_true", help="rewrite the stale numbers, and only them")
+    checked.add_argument("--only-marked", action="store_true", help="let quantities of bytes without a mark pass")
     return top
 
 
@@ -212,6 +215,13 @@ def _fit(args: argparse.Namespace) -> Json:
         "rows": [
             {
                 "gpu": row.gpu.name,
+                "num_gpus": row.num_gpus,
+                "verdict": row.verdict,
+                "peak_bytes": row.found and row.found.peak and row.found.peak.bytes,
+                "peak_low_bytes": row.found and row.found.peak and row.found.peak.low,
+                "peak_high_bytes": row.found and row.found.peak and row.found.peak.high,
+                "limiting_line": row.limiting_line,
+                "near_miss": row.near_miss and {f.name: getattr(row.near_miss, f.name) for f in fields(row.near_miss)},
                 "num_gpus_one_line": row.num_gpus_one_line,
                 "one_line_bytes": row.one_line_bytes,
                 "label_limit_bytes": row.label_limit_bytes,
@@ -275,13 +285,17 @@ def _oom(args: argparse.Namespace) -> Json:
 
 def _text(message: str) -> str:
     """The message itself, what a file of that name holds, or standard input for `-`."""
-    if message == "-":
-        return sys.stdin.read(check.MAX_FILE_BYTES)
     try:
-        with Path(message).open(encoding="utf-8", errors="replace") as file:
-            return file.read(check.MAX_FILE_BYTES)
+        if message == "-":
+            text = sys.stdin.read(check.MAX_FILE_BYTES + 1) if sys.stdin else ""
+        else:
+            with Path(message).open(encoding="utf-8", errors="replace") as file:
+                text = file.read(check.MAX_FILE_BYTES + 1)
     except (OSError, ValueError):  # no file of that name, so the name is the message
         return message
+    if len(text) > check.MAX_FILE_BYTES:
+        raise InputError(f"longer than {check.MAX_FILE_BYTES:,} characters; give the part with the message")
+    return text
 
 
 def _claims(_: argparse.Namespace) -> Json:
@@ -344,22 +358,27 @@ def _registry(registry: Mapping[str, object]) -> Callable[[argparse.Namespace], 
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Print what is not true, and each rewritten number as old → new; 0 true, 1 stale, 2 unreadable."""
-    ask = cache(answer)
-    found = [check.check_file(path, answer=ask) for path in args.files]
-    if args.fix:  # only once every file has been read, so that bad input leaves nothing half done
-        found = [check.check_file(path, answer=ask, fix=True) for path in args.files]
-    findings = [finding for left, _ in found for finding in left]
-    changed = [finding for _, rewritten in found for finding in rewritten]
+    """Print what is not true, and each rewritten number as old → new; 0 true, 1 stale, 2 unreadable.
+
+    A file that cannot be read is told on stderr and left alone; the others are checked all the same.
+    """
+    ask, status, findings = cache(answer), 0, list[check.Finding]()
+    for path in args.files:
+        try:
+            left, rewritten = check.check_file(path, answer=ask, fix=args.fix)
+        except InputError as error:
+            print(f"error: {error}", file=sys.stderr)
+            status = 2
+            continue
+        findings += (finding for finding in left if not args.only_marked or finding.kind != "unmarked")
+        for stale in rewritten if not args.json else ():
+            print(f"{stale.file}:{stale.line}: {stale.said} → {stale.computed} in: {stale.sentence}")
     if args.json:
         print(json.dumps([finding.as_json() for finding in findings], indent=2))
-    else:
-        for stale in changed:
-            print(f"{stale.file}:{stale.line}: {stale.said} → {stale.computed} in: {stale.sentence}")
-        for finding in findings:
-            if not finding.ok:
-                print(finding)
-    return max((0 if f.ok else 2 if f.kind == "unreadable" else 1 for f in findings), default=0)
+    for finding in findings if not args.json else ():
+        if not finding.ok:
+            print(finding)
+    return max(status, *(0 if f.ok else 2 if f.kind == "unreadable" else 1 for f in findings), 0)
 
 
 _ANSWERS: Mapping[str, Callable[[argparse.Namespace], Json]] = {
@@ -397,19 +416,34 @@ def calculated(argv: Sequence[str], gpu: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and print its answer; 0, or 2 with one `error:` line for bad input."""
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):  # what it cannot read or write becomes \\xff or \\u2192
+            stream.reconfigure(errors="backslashreplace")
     try:
-        args = parser().parse_args(argv)
-        if args.command == "check":
-            return _check(args)
-        found = _ANSWERS[args.command](args)
-        print(json.dumps(found, indent=2) if args.json else plain(args.command, found))
-        if args.command == "config" and isinstance(found, dict) and not args.json:
-            print("".join(f"# {line}\n" for line in found["beside"]), end="", file=sys.stderr)  # JSON has no comments
+        status = _main(argv)
+        if sys.stdout:
+            sys.stdout.flush()  # here, and not at Python's end, where a full disk is a traceback
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        # The reader of a pipe (head, less) has seen enough.
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"error: cannot print the answer: {error.strerror}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return status
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    args = parser().parse_args(argv)
+    if args.command == "check":
+        return _check(args)
+    found = _ANSWERS[args.command](args)
+    print(json.dumps(found, indent=2) if args.json else plain(args.command, found))
+    if args.command == "config" and isinstance(found, dict) and not args.json:
+        print("".join(f"# {line}\n" for line in found["beside"]), end="", file=sys.stderr)  # JSON has no comments
     return 0

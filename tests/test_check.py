@@ -358,3 +358,48 @@ def test_what_cannot_be_replaced_keeps_its_text(tmp_path, monkeypatch):
         check_file(page, fix=True)
     assert page.read_text() == STALE
     assert list(tmp_path.iterdir()) == [page]
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_one_bad_file_keeps_no_other_from_being_checked_and_mended(tmp_path, capsys):
+    for name, content in {"a.md": b"\xff", "b.md": STALE.encode(), "c.ipynb": b"{", "d.md": MARK.encode()}.items():
+        (tmp_path / name).write_bytes(content)
+    files = [str(tmp_path / name) for name in ("a.md", "b.md", "c.ipynb", "d.md", "e.md")]
+    assert cli.main(["check", "--fix", *files]) == 2
+    out, err = capsys.readouterr()
+    assert out == f"{files[1]}:1: 9.9 GB → 146.3 GB in: 9.9 GB\n"
+    assert [line.split(": ")[:2] for line in err.splitlines()] == [["error", files[at]] for at in (0, 2, 4)]
+    assert (tmp_path / "b.md").read_text() == MARK
+    assert (tmp_path / "a.md").read_bytes() == b"\xff"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "status"),
+    [
+        (MARK, [], 0),
+        ("7 GB", [], 1),
+        ("7 GB", ["--only-marked"], 0),
+        (STALE, ["--only-marked"], 1),
+        (STALE, ["--fix"], 0),
+        ("7 GB<!--= params 70B : x -->", ["--only-marked", "--fix"], 2),
+        (f"{STALE} and 7 GB<!-- = bad -->", [], 2),
+        ("no number", [], 0),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_status_says_true_stale_or_unreadable(tmp_path, capsys, text, options, status, as_json):
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    assert cli.main(["check", str(page), *options, *(["--json"] if as_json else [])]) == status
+    out, err = capsys.readouterr()
+    assert err == ""
+    if as_json:
+        found = json.loads(out)
+        assert all(finding["ok"] for finding in found) == (status == 0)
+        assert {key for finding in found for key in finding} <= {
+            "file", "line", "column", "kind", "said", "computed", "ok", "message",
+        }  # fmt: skip
+    else:
+        assert bool(out) == (status > 0 or options == ["--fix"])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -121,3 +124,40 @@ def test_a_broken_config_is_one_line(content: str, tmp_path: Path, capsys: pytes
     err = capsys.readouterr().err
     assert err.startswith("error: ")
     assert err.count("\n") == 1
+
+
+def test_a_long_message_is_refused_with_the_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log").write_text("a" * 10_000_001)
+    assert main(["oom", str(tmp_path / "log")]) == 2
+    assert "longer than 10,000,000 characters" in capsys.readouterr().err
+
+
+def shell(line: str, **environment: str) -> tuple[int, bytes, bytes]:
+    root = Path(__file__).parents[1]
+    line = line.replace("calc", f"{sys.executable} -m calc")
+    ended = subprocess.run(["bash", "-c", line], cwd=root, env=os.environ | environment, capture_output=True)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "said"),
+    [
+        ("set -o pipefail; calc models --json | head -c 9", 0, b""),
+        ("calc gpus > /dev/full", 2, b"error: cannot print the answer: No space left on device\n"),
+        ("calc gpus >&-", 0, b""),
+        ("calc oom - <&-", 2, b"error: no out-of-memory message here"),
+        ("printf 'Tried to allocate 3.00 GiB \\xff' | calc oom - --json", 0, b""),
+        ("calc params $'\\xff'", 2, b"error: unknown model '\\udcff'"),
+    ],
+)
+def test_a_closed_or_broken_stream_is_no_traceback(line: str, status: int, said: bytes) -> None:
+    code, _, err = shell(line)
+    assert code == status, err
+    assert err.startswith(said)
+    assert err.count(b"\n") == bool(said)
+
+
+def test_what_a_terminal_cannot_write_is_escaped() -> None:
+    code, out, err = shell("calc fit llama-3.1-8b", PYTHONIOENCODING="latin-1")
+    assert (code, err) == (0, b"")
+    assert b"\\u2013" in out
