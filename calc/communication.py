@@ -74,7 +74,7 @@ def collectives(run: Run, *, gathered: str = "", sync: str = "") -> tuple[Collec
     them after every micro-step. ZeRO-3 and FSDP gather the weights in every forward and backward pass; HSDP does so
     inside a shard group and all-reduces the gradient shards between groups.
     A step has `run.accumulation` micro-steps; FSDP reduces in `run.reduce_dtype`.
-    `gathered` and `sync` are of `GATHERED` and `SYNC`, the strategy's own where empty.
+    `gathered` and `sync` are of `GATHERED` and `SYNC`, the run's and its strategy's own where empty.
     Raises `InputError` for other values, and for `gathered` where nothing is gathered.
     Source: zero-paper section 7; the documentation of DeepSpeed, DDP and `fully_shard`.
 
@@ -92,8 +92,10 @@ def collectives(run: Run, *, gathered: str = "", sync: str = "") -> tuple[Collec
         raise InputError(f"gathered is for zero3, fsdp1, fsdp2 and hsdp; {run.strategy} gathers no layers")
     if run.world_size == 1:
         return ()
-    gathered = gathered or ("root" if fsdp and model.has_architecture and run.wrap == "block" else "none")
-    sync = sync or ("micro-step" if full or run.strategy == "zero2" else "step")
+    root = fsdp and model.has_architecture and run.wrap == "block"
+    gathered = gathered or ("root" if root else "none") if run.reshard_after_forward else "all"
+    each_micro_step = (full or run.strategy == "zero2") and not run.no_sync
+    sync = sync or ("micro-step" if each_micro_step else "step")
     each = run.accumulation if sync == "micro-step" else 1
     ranks = run.world_size
     layout = strategy.layout if full else "flat"
