@@ -6,6 +6,7 @@ While serving, the traceback stays on the page instead, so that it can be mended
 """
 
 import logging
+import os
 import sys
 from collections.abc import MutableMapping
 from functools import cache
@@ -51,7 +52,8 @@ def on_config(config: MkDocsConfig) -> None:
 def on_pre_build(config: MkDocsConfig) -> None:
     _now.build += 1
     # Otherwise `make serve` rebuilds with the modules it imported first, and their old numbers.
-    for name in [name for name in sys.modules if name.partition(".")[0] == "calc"]:
+    stale = ("calc.", "tests.", "site_build.form.")
+    for name in [name for name in sys.modules if f"{name}.".startswith(stale)]:
         del sys.modules[name]
     from calc.cli import answer
 
@@ -61,21 +63,19 @@ def on_pre_build(config: MkDocsConfig) -> None:
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> None:
     _now.page, _now.faults = page.file.src_uri, []
     try:
-        # The whole file, so that the line number counts the front matter.
-        read_fences(page.file.content_string)
+        # The whole file, so that the line number counts the front matter; of a notebook, what it showed.
+        read_fences(markdown if page.file.src_uri.endswith(".ipynb") else page.file.content_string)
     except FenceError as error:
         _now.faults.append(str(error))
     _now.faults += _stale_numbers(page)
 
 
 def _stale_numbers(page: Page) -> list[str]:
-    from calc.check import check  # late, as `on_pre_build` drops the modules of the build before
+    from calc.check import check_file  # late, as `on_pre_build` drops the modules of the build before
     from calc.units import InputError
 
     try:
-        found = check(
-            page.file.content_string, file=f"docs/{page.file.src_uri}", answer=_now.answer, mend="make numbers"
-        )
+        found, _ = check_file(os.path.relpath(str(page.file.abs_src_path)), answer=_now.answer, mend="make numbers")
     except InputError as error:
         return [str(error)]
     return [str(finding) for finding in found if not finding.ok]

@@ -9,7 +9,16 @@ from calc.units import InputError
 from tests.oracle.cases import CASES, CONFIGS, PAIRED, Case
 from tests.oracle.predicted import predicted, reduced, tensors, terms
 from tests.oracle.record import FILES, file_of, recorded
-from tests.oracle.verification import named_table, optimizer_table, pairs_table, rank_table, refusals_table
+from tests.oracle.verification import (
+    divided_table,
+    models_table,
+    named_table,
+    optimizer_table,
+    pairs_table,
+    rank_table,
+    refusals_table,
+    summary_table,
+)
 
 FOUND = {name: found for file in FILES for name, found in recorded(file)["cases"].items()}
 RAN = [case for case in CASES if "error" not in FOUND[str(case)]]
@@ -60,7 +69,10 @@ def test_what_the_named_lines_are_worth() -> None:
 
 def test_the_tables_of_the_verification_page_show_every_refusal_and_no_difference() -> None:
     assert {row.split(" | ")[-2] for row in optimizer_table().splitlines()[2:]} == {"0"}
+    assert {row.split(" | ")[-2] for row in models_table().splitlines()[2:]} == {"0"}
+    assert [row.split(" | ")[-1] for row in summary_table().splitlines()[2:]] == ["0 |", "0 |", "0 |", "– |"]
+    assert {row.split(" | ")[-1] for row in divided_table("odd", 8).splitlines()[2:]} == {"0 |"}
     for table in (rank_table("odd", 8), rank_table("lora", 2), named_table("odd", 4)):
         assert {cell.strip() for row in table.splitlines()[2:] for cell in row.split(" | ")[4:5]} <= {"0", "0 |"}
-    assert "| `adamw8bit-torchao` | yes | yes | yes | only fp32, mixed | yes | yes | yes |" in pairs_table()
+    assert "| `adamw8bit-torchao` | yes | yes | yes | only fp32, bf16 on fp32 | yes | yes | yes |" in pairs_table()
     assert all(f"{case.dtype} `{case.optimizer}`" in refusals_table() for case in CASES if case not in RAN)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from calc import models
+from calc.models import Model, with_adapters
 from calc.tables.text import markdown, number
 from tests.oracle.cases import CASES, OPTIMIZERS, PAIRED, SIZES, Case
 from tests.oracle.predicted import predicted, reduced, tensors
 from tests.oracle.record import file_of, recorded
 
 TITLES = {
-    "single": "one process",
+    "single": "One process",
     "ddp": "DDP",
     "ddp-view": "DDP, gradients as bucket views",
     "zero-redundancy": "ZeroRedundancyOptimizer",
@@ -24,12 +26,13 @@ TITLES = {
     "deepspeed3": "DeepSpeed ZeRO-3",
     "deepspeed3-persist": "DeepSpeed ZeRO-3, small tensors kept whole",
 }
+DTYPES = {"mixed": "bf16 on fp32", "mixed-reduce-bf16": "bf16 on fp32, reduced in bf16"}
 LEDGER = ("weights", "master", "gradients", "gradients.step", "optimizer")
 NAMED = {
     "bucket": "DDP's gradient buckets",
-    "edge": "gradients of tensors that a partition's edge cuts",
-    "persisted": "small tensors kept whole (stage3_param_persistence_threshold)",
-    "scalars": "step counters, 4 bytes a tensor",
+    "edge": "Gradients of tensors that a partition's edge cuts",
+    "persisted": "Small tensors kept whole (`stage3_param_persistence_threshold`)",
+    "scalars": "Step counters, 4 bytes a tensor",
 }
 
 
@@ -54,7 +57,58 @@ def optimizer_table() -> str:
             apart = sum(one != other for one, other in zip(said, found, strict=True))
             row = (f"`{case.optimizer}`", case.dtype, number(sum(said)), number(sum(found)), str(apart), library(case))
             rows.append(row)
-    return markdown(("optimizer", "parameters", ">predicted", ">measured", f">of {len(SIZES)} differ", "library"), rows)
+    return markdown(("Optimizer", "Parameters", ">Predicted", ">Measured", f">Of {len(SIZES)} differ", "Library"), rows)
+
+
+def models_table() -> str:
+    """Markdown: parameters of the known models by architecture; a model differs if its tensors, active or LoRA do."""
+    record = recorded("models")
+    library = f"transformers {record['versions']['transformers']}"
+    rows: dict[str, list[int]] = {}
+    for name, found in record["models"].items():
+        model = models.load(name)
+        row = rows.setdefault(model.model_type, [0, 0, 0, 0])
+        for at, more in enumerate((1, model.num_params, found["params_total"], counted(model, found) != found)):
+            row[at] += more
+    cells = ([f"`{name}`", *map(number, row), library] for name, row in sorted(rows.items()))
+    return markdown(("Architecture", ">Models", ">Predicted", ">Measured", ">Differ", "Library"), cells)
+
+
+def counted(model: Model, found: Iterable[str]) -> dict[str, int]:
+    """The counts of `found` as `calc` has them."""
+    said = {"num_tensors": sum(tensor.count for tensor in model.tensors)}
+    said |= {"params_total": model.num_params, "params_active": model.num_active}
+    if "lora_rank_16" in found:
+        said["lora_rank_16"] = with_adapters(model, rank=16).num_trainable
+    return said
+
+
+def summary_table() -> str:
+    """Markdown: how much was compared for each question, and how much of it differs."""
+    known = recorded("models")["models"]
+    alone = [case for case in CASES if case.model == "sizes"]
+    lone = recorded("optimizers")["cases"]
+    apart = [
+        one != other for case in alone for one, other in zip(tensors(case), lone[str(case)]["by_tensor"], strict=True)
+    ]
+    held = recorded("ranks")["cases"]
+    ran = [case for case in CASES if case.model != "sizes" and "error" not in held[str(case)]]
+    refused = sum(case.model != "sizes" for case in CASES) - len(ran)
+    rows = (
+        (
+            "Parameters of a model: tensors, total, active, adapters",
+            len(known),
+            sum(counted(models.load(name), found) != found for name, found in known.items()),
+        ),
+        ("Optimizer state, or NF4, of a lone tensor", number(len(apart)), sum(apart)),
+        (
+            "Training state of a small model on 1, 2, 4 or 8 ranks, line by line",
+            len(ran),
+            sum(predicted(case) != reduced(case, held[str(case)]) for case in ran),
+        ),
+        ("Stack, dtype and optimizer that the framework refuses, `calc` too", refused, "–"),
+    )
+    return markdown(("Question", ">Compared", ">Differ"), rows)
 
 
 def rank_table(model: str, world_size: int, stacks: Iterable[str] = tuple(TITLES)) -> str:
@@ -65,8 +119,23 @@ def rank_table(model: str, world_size: int, stacks: Iterable[str] = tuple(TITLES
             said, found = predicted(case), reduced(case, recorded("ranks")["cases"][str(case)])
             ours, theirs = (sum(lines.get(line, 0) for line in LEDGER) for lines in (said, found))
             apart = sum(abs(said.get(line, 0) - found.get(line, 0)) for line in LEDGER)
-            rows.append((TITLES[case.stack], case.dtype, number(ours), number(theirs), number(apart), library(case)))
-    return markdown(("stack", "dtype", ">predicted", ">measured", ">difference", "library"), rows)
+            dtype = DTYPES.get(case.dtype, case.dtype)
+            rows.append((TITLES[case.stack], dtype, number(ours), number(theirs), number(apart), library(case)))
+    return markdown(("Stack", "Dtype", ">Predicted", ">Measured", ">Difference", "Library"), rows)
+
+
+def divided_table(model: str, world_size: int) -> str:
+    """Markdown: optimizer state on the largest rank, of the optimizers that see only a shard."""
+    rows = []
+    for case in CASES:
+        if (case.model, case.world_size) == (model, world_size) and case.optimizer != "adamw":
+            said, found = predicted(case), reduced(case, recorded("ranks")["cases"][str(case)])
+            ours, theirs = said["optimizer"], found["optimizer"]
+            dtype = DTYPES.get(case.dtype, case.dtype)
+            rows.append(
+                (f"`{case.optimizer}`", TITLES[case.stack], dtype, number(ours), number(theirs), number(ours - theirs))
+            )
+    return markdown(("Optimizer", "Stack", "Dtype", ">Predicted", ">Measured", ">Difference"), sorted(rows))
 
 
 def named_table(model: str, world_size: int) -> str:
@@ -79,7 +148,7 @@ def named_table(model: str, world_size: int) -> str:
                 ours, theirs = said.get(line, 0), found.get(line, 0)
                 row = (NAMED[line], TITLES[case.stack], number(ours), number(theirs), number(abs(ours - theirs)))
                 rows.append(row)
-    return markdown(("line", "stack", ">predicted", ">measured", ">difference"), sorted(rows))
+    return markdown(("Line", "Stack", ">Predicted", ">Measured", ">Difference"), sorted(rows))
 
 
 def pairs_table() -> str:
@@ -93,10 +162,12 @@ def pairs_table() -> str:
                 for case in CASES
                 if (case.stack, case.optimizer, case.model, case.world_size) == (stack, optimizer, "even", 2)
             }
-            ran = ", ".join(dtype for dtype, works in tried.items() if works and "reduce" not in dtype)
+            ran = ", ".join(
+                DTYPES.get(dtype, dtype) for dtype, works in tried.items() if works and "reduce" not in dtype
+            )
             row.append("yes" if all(tried.values()) else f"only {ran}" if ran else "no")
         rows.append(row)
-    return markdown(("optimizer", *(TITLES[stack] for stack in PAIRED)), rows)
+    return markdown(("Optimizer", *(TITLES[stack] for stack in PAIRED)), rows)
 
 
 def refusals_table() -> str:
@@ -107,4 +178,6 @@ def refusals_table() -> str:
             refused.setdefault(error.replace("`", "'"), []).append(
                 f"{TITLES[case.stack]} {case.dtype} `{case.optimizer}`"
             )
-    return markdown(("tried", "error begins"), [("; ".join(cases), f"`{error}`") for error, cases in refused.items()])
+    return markdown(
+        ("Tried", "The error begins"), [("; ".join(cases), f"`{error}`") for error, cases in refused.items()]
+    )
