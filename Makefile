@@ -92,8 +92,9 @@ check: lint site test ## All that a pull request must pass: lint, types, strict 
 numbers: .venv/site ## Rewrite the stale numbers in the prose, saying old → new
 	@$(python) -m calc check --fix README.md CONTRIBUTING.md $(shell find docs -name '*.md' -o -name '*.ipynb')
 
-golden: .venv/test ## Keep what the executed blocks print now in tests/golden/
+golden: .venv/test ## Keep what the executed blocks print now, and the published configs
 	@$(python) -m tests.examples
+	@$(python) -m tests.test_configs
 
 bench: .venv/node ## Measure the build, the command line and the estimates
 	@$(python) -m tests.bench

@@ -29,7 +29,7 @@ def _known(found: Any, section: str = "") -> Mapping[str, Any]:
     for key, value in found.items():
         if key not in known:
             raise unknown(f"DeepSpeed key{' in ' * bool(section)}{section}", key, known)
-        if key in _UNCOUNTED and value not in (False, None, 1, {}):
+        if key in _UNCOUNTED and (value is True or value not in (False, None, 1, {})):
             raise InputError(f"{section}{'.' * bool(section)}{key} changes what DeepSpeed keeps; it is not counted")
     return found
 
@@ -58,7 +58,7 @@ def read(config: Mapping[str, Any], world_size: int, model: Model) -> tuple[dict
     if optimizer := config.get("optimizer", {}):
         kind = str(optimizer.get("type")) if isinstance(optimizer, Mapping) else str(optimizer)
         if kind.lower() not in _OPTIMIZERS:
-            raise unknown("DeepSpeed optimizer.type", kind, ("Adam", "AdamW", "Lion", "SGD", "Muon"))
+            raise unknown("DeepSpeed optimizer.type", kind, _OPTIMIZERS)
         momentum = kind.lower() == "sgd" and optimizer.get("params", {}).get("momentum")
         says["optimizer"] = "sgd-momentum" if momentum else _OPTIMIZERS[kind.lower()]
     if stage == 3 and "stage3_gather_16bit_weights_on_model_save" in zero:

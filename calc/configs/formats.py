@@ -69,11 +69,11 @@ class File:
         run, form = self.run, self.format
         lora = f"LoRA of rank {run.lora_rank} on {run.lora_targets}; the base is frozen in {run.base_dtype}."
         return (
-            f"{run.model.name} on {run.world_size:,} GPU{'s' * (run.world_size > 1)}: "
+            f"{run.model.name} on {run.world_size:,} GPU{'s' * (run.world_size > 1)}:",
             f"strategy {run.strategy}, recipe {run.recipe}, optimizer {run.optimizer}.",
             *([lora] if run.lora_rank else []),
             f"Accepted by {form.library} {version(form.library)}.",
-            f"To change: {form.change}.",
+            f"{form.change.replace('`', '')}.",
             *self.notes,
         )
 
@@ -83,7 +83,7 @@ class File:
         found = estimate(self.run)
         parts = [(field.name, getattr(found.states, field.name)) for field in fields(found.states)]
         told = ", ".join(f"{line} {text(amount, 'GB', 2)}" for line, amount in parts if amount)
-        lines = [f"Keeps {found.states.total:,} bytes per GPU, {text(found.states.total, 'GB', 2)}: {told}."]
+        lines = [f"Keeps {found.states.total:,} bytes per GPU, {text(found.states.total, 'GB', 2)}:", f"{told}."]
         if found.peak:
             batch = f"{self.run.micro_batch:,} × {self.run.seq_len:,} tokens"
             lines.append(f"Peaks at {text(found.peak.bytes, 'GB', 2)} in {found.peak.phase}, {batch} at a time.")

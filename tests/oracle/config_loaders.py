@@ -163,7 +163,13 @@ def llamafactory(path: Path) -> dict[str, Any]:
 
     os.chdir(path.parent)
     given = yaml.safe_load(path.read_text())
-    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29533"}
+    os.environ |= {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29533",
+    }
     if "deepspeed" in given:
         os.environ["FORCE_TORCHRUN"] = "1"
     from llamafactory.hparams import get_train_args

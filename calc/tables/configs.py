@@ -1,0 +1,100 @@
+"""Config files as tabs, the names of sharding in each library, and what a key costs."""
+
+from __future__ import annotations
+
+import re
+
+from calc import configs
+from calc.configs.published import files, runs
+from calc.estimate import Run, estimate
+from calc.models import load
+from calc.tables.text import markdown, size
+from calc.units import InputError, records
+
+#: From the page of the files to the folder that they are published in.
+_FOLDER = "../../configs"
+
+
+def tabs(name: str) -> str:
+    """A tab for each framework: the published file of that run, or why the framework has no words for it."""
+    (_, run, order), published, found = runs()[name], files(), []
+    shown = {
+        key: [file for path, file in published.items() if path.startswith(f"{name}/") and file.format == form]
+        for key, form in configs.FORMATS.items()
+    }
+    for key in sorted(shown, key=lambda key: order.index(key) if key in order else len(order)):
+        form = configs.FORMATS[key]
+        found += [f'=== "{form.title.removeprefix("Transformers ")}"', ""]
+        for file in shown[key]:
+            link = f"[`{file.name}`]({_FOLDER}/{name}/{file.name})" + " for Transformers' Trainer" * file.auto
+            found += [
+                f"    {link}, accepted by {form.library} {configs.version(form.library)}.",
+                f"    {form.change}.",
+                "",
+            ]
+            found += ["    " + line if line else "" for line in f"```{file.language}\n{file.text}```".split("\n")]
+            found += ["", f"    {' '.join(file.foot)}", ""] if file.language == "json" else [""]
+        if not shown[key]:
+            found += [f"    {_refusal(run, key)}.", ""]
+    return "\n".join(found)
+
+
+def _refusal(run: Run, form: str) -> str:
+    try:
+        configs.write(run, form)
+    except InputError as error:
+        return re.sub(r"--[a-z-]+( [\w-]+(, [\w-]+)*)?", r"`\g<0>`", str(error))
+    return f"Not published; `python -m calc config … --format {form}` writes it"
+
+
+def every_file() -> str:
+    """The published files, by run, with what one GPU keeps."""
+    published, rows = files(), []
+    for name, (title, run, _) in runs().items():
+        named = {file.name: file for path, file in published.items() if path.startswith(f"{name}/")}
+        links = " · ".join(f"[`{file}`]({_FOLDER}/{name}/{file})" for file in named)
+        found = estimate(run)
+        rows.append([title, links, size(found.states.total), size(found.peak.bytes if found.peak else None)])
+    return markdown(["Run", "Files", ">States per GPU", ">Peak"], rows)
+
+
+def sharding_names() -> str:
+    """What each library calls the same division, with the key that asks for it."""
+    heads = ["Name", "Divided", "PyTorch", "Accelerate", "DeepSpeed `zero_optimization`"]
+    return markdown(heads, [list(record.values()) for record in records("sharding-names")])
+
+
+def traps() -> str:
+    """Keys that cost more, or less, than they seem to: each with its arithmetic for Llama 3.1 8B."""
+    llama = load("llama-3.1-8b")
+    params, layer = llama.num_params, llama.blocks[0].numel
+    zero = configs.keys("deepspeed", "zero_optimization")
+    bucket, live = (int(str(zero[key])) for key in ("reduce_bucket_size", "stage3_max_live_parameters"))
+    eight = Run(model=llama, world_size=8, strategy="fsdp2", optimizer="adamw8bit-torchao")
+    first = Run(model=llama, world_size=8, strategy="fsdp1", recipe="pure-bf16", optimizer="adamw8bit")
+    bits, bits32 = (estimate(Run(model=llama, optimizer=f"adamw8bit{name}")).states for name in ("", "-trainer"))
+    torchao, bnb, bare = (estimate(run).states.total for run in (eight, first, Run(model=llama, recipe="pure-bf16")))
+    rows: list[tuple[str, str, int]] = [
+        ("DeepSpeed `reduce_bucket_size`", f"the default, {bucket:,} elements, × 2 B", 2 * bucket),
+        ("DeepSpeed `stage3_max_live_parameters`", f"the default, {live:,}, × 2 B: stays gathered", 2 * live),
+        ("DeepSpeed `overlap_comm`, stages 1 and 2", f"a second bucket: 2 × {bucket:,} × 2 B", 4 * bucket),
+        ("`fsdp_cpu_ram_efficient_loading: false`", f"host memory: 8 copies × {params:,} × 2 B", 16 * params),
+        ("`bf16: true` is no master copy", "Trainer and Axolotl keep 8 B per parameter of a bf16 checkpoint", bare),
+        ("`bf16: true` in LLaMA-Factory", "casts what it trains to fp32: 16 B per parameter", 16 * params),
+        (
+            "8-bit Adam under FSDP2",
+            f"bitsandbytes fails; torchao wants fp32 shards: {params:,} × (4 + 4 + 2.03) ÷ 8 B",
+            torchao,
+        ),
+        ("8-bit Adam under FSDP1", f"bitsandbytes on bf16 shards: {params:,} × (2 + 2 + 2.03) ÷ 8 B", bnb),
+        ("DDP `gradient_as_bucket_view=False`", f"the gradients once more: {params:,} × 2 B", 2 * params),
+        ("FSDP `reduce_dtype` fp32, not bf16", f"a layer on its way: {layer:,} × (4 − 2) B", 2 * layer),
+        ("`prepare_model_for_kbit_training`", f"casts a frozen bf16 base to fp32: {params:,} × (4 − 2) B", 2 * params),
+        (
+            "Trainer `adamw_bnb_8bit`",
+            f"embedding states stay in 32 bit: {bits32.optimizer:,} − {bits.optimizer:,} B",
+            bits32.optimizer - bits.optimizer,
+        ),
+    ]
+    cells = [(key, how, f"**{size(amount, 'GB', 2)}**") for key, how, amount in rows]
+    return markdown(["Key", "Arithmetic", ">Costs"], cells)
