@@ -26,7 +26,7 @@ from calc.units import UNITS, InputError, decimal, records, unknown
 MAX_FILE_BYTES = 10_000_000
 MAX_NUMBERS = 10_000
 MAX_MARK_LENGTH = 400
-MEND = "calc check --fix"
+MEND = "sixteen-bytes check --fix"
 
 #: What no mark may use: these read files, standard input or marks again, or print.
 REFUSED = ("check", "oom", "help")

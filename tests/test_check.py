@@ -5,16 +5,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from calc import check, cli
 from calc.units import InputError
+from site_build.fences import read_fences
 
+ROOT = Path(__file__).parents[1]
 ZERO3 = "estimate llama-3.3-70b gpus=8 strategy=zero3"
 MARK = f"146.3 GB<!--= {ZERO3} : one_line_bytes -->"
 
@@ -403,3 +409,58 @@ def test_the_status_says_true_stale_or_unreadable(tmp_path, capsys, text, option
         }  # fmt: skip
     else:
         assert bool(out) == (status > 0 or options == ["--fix"])
+
+
+# --- the page's example, in a repository of its own -------------------------------------------------
+
+
+@pytest.fixture
+def other(tmp_path):
+    """A repository of somebody else, where `sixteen-bytes` is installed."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "sixteen-bytes"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m calc "$@"\n')
+    program.chmod(0o755)
+
+    def run(line):
+        environment = os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}", "GIT_CONFIG_GLOBAL": os.devnull}
+        ended = subprocess.run(
+            ["bash", "-c", line], cwd=tmp_path / "repository", env=environment, capture_output=True, text=True
+        )
+        return ended.returncode, ended.stdout + ended.stderr
+
+    (tmp_path / "repository").mkdir()
+    assert run("git init -q .")[0] == 0
+    return run, tmp_path / "repository"
+
+
+def test_the_example_of_the_page_is_true_from_the_first_line_to_the_last(other):
+    run, folder = other
+    page = (ROOT / "docs" / "numbers-that-cannot-go-stale.md").read_text()
+    blocks = {fence.options.get("title", fence.language): fence.source for fence in read_fences(page)}
+    readme = folder / "README.md"
+    readme.write_text(blocks["README.md"])
+    (folder / "code.py").write_text("# 7 GB<!--= never : read -->\n")
+    ((hook,),) = (repo["hooks"] for repo in yaml.safe_load(blocks[".pre-commit-config.yaml"])["repos"])
+    assert hook["types_or"] == ["markdown", "jupyter"]
+    run("git add .")
+    check_all = f"{hook['entry']} $(git ls-files '*.md' '*.ipynb')"
+    assert run(check_all) == run(blocks["sh"]) == (0, "")
+
+    before, after = (line[1:] for line in blocks["change"].splitlines())
+    assert before in blocks["README.md"]
+    readme.write_text(blocks["README.md"].replace(before, after))
+    assert run(check_all) == (1, blocks["refused"])
+    assert run(blocks["sh"]) == (123, blocks["refused"])  # as xargs says it
+    assert run("sixteen-bytes check --fix README.md") == (0, blocks["mended"])
+    assert readme.read_text() == blocks["README.md"].replace(before, after.replace("141.1", "70.6"))
+    assert run(check_all) == (0, "")
+
+
+def test_the_hooks_for_others_take_files_and_mend_them(other):
+    run, folder = other
+    check_only, mend = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    (folder / "a b.md").write_text(f"{STALE} and 7 GB")
+    for hook, status, text in ((check_only, 1, STALE), (mend, 0, MARK), (check_only, 0, MARK)):
+        assert run(shlex.join([*hook["entry"].split(), *hook["args"], "a b.md"]))[0] == status
+        assert (folder / "a b.md").read_text() == f"{text} and 7 GB"
