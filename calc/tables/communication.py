@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 from html import escape
 from math import log10
 
 from calc.communication import collectives, waits
-from calc.estimate import Run
+from calc.estimate import Run, estimate
+from calc.fit import Verdict, verdict
 from calc.gpus import Gpu
 from calc.models import Model
+from calc.sharding import get_strategy
 from calc.tables.memory import strategy_title
 from calc.tables.text import markdown, number, size
 from calc.units import decimal
@@ -104,3 +107,36 @@ def break_even_bars(run: Run, gpu: Gpu, mfu_percent: int, title: str) -> str:
         f'x="{at(tokens)}" y="{height - 6}" dx="4">this run · {number(tokens)} tokens</text>'
     )
     return "".join(out) + "</svg></figure>"
+
+
+def stages_table(models: Iterable[Model], gpu: Gpu, world_size: int) -> str:
+    """The peak of a full fine-tune of each model by strategy, with its verdict on a card."""
+    models, rows = tuple(models), []
+    for name in ("single", "ddp", "zero1", "zero2", "zero3", "fsdp2"):
+        count = 1 if name == "single" else world_size
+        runs = (Run(model=model, world_size=count, strategy=name) for model in models)
+        rows.append([get_strategy(name).title, *(_judged(run, gpu) for run in runs)])
+    heads = (f">{model.name.rpartition('/')[2].removesuffix('-Instruct')}" for model in models)
+    return markdown(["Strategy", *heads], rows)
+
+
+def lora_table(model: Model, gpu: Gpu, world_size: int) -> str:
+    """The peak of LoRA of rank 16 by strategy and dtype of the frozen base, with its verdict on a card."""
+    rows = []
+    for title, base in (("LoRA, bf16 base", "bf16"), ("QLoRA, NF4 base", "nf4")):
+        runs = [
+            Run(model=model, world_size=count, strategy=name, lora_rank=16, base_dtype=base)
+            for name, count in (("single", 1), ("zero2", world_size), ("fsdp2", world_size))
+        ]
+        rows.append([title, *(_judged(run, gpu) for run in runs)])
+    return markdown(["Run", ">One GPU", f">ZeRO-2 on {world_size}", f">FSDP2 on {world_size}"], rows)
+
+
+def _judged(run: Run, gpu: Gpu) -> str:
+    """The peak and its verdict, coloured like it."""
+    found = estimate(run)
+    said = verdict(found, gpu)
+    if not found.peak or not said:
+        return "–"
+    style = {Verdict.FITS: "fits", Verdict.TIGHT: "tight"}.get(said, "no")
+    return f'{size(found.peak.bytes)}<br><span class="verdict-{style}">{said}</span>'
