@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,19 +21,6 @@ pytestmark = pytest.mark.planted
 
 ROOT = Path(__file__).parents[2]
 HOME = "docs/index.md"
-
-
-@pytest.fixture
-def scratch(tmp_path: Path) -> Path:
-    """A copy of what a commit would hold now."""
-    kept = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(kept, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    for name in filter(None, names):
-        if (ROOT / name).is_file():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, tmp_path / name)
-    (tmp_path / "node_modules").symlink_to(ROOT / "node_modules")  # fetched, never committed
-    return tmp_path
 
 
 def python(folder: Path, *argv: str) -> tuple[int, str]:
