@@ -96,7 +96,7 @@ class Head:
     """What follows the layers, in bytes per token: the final norm, and logits with their loss.
 
     `forward` and `backward` are the worst instants of the loss; `weight_work` is what is left of the
-    logits while the head's own gradient is made.
+    logits while the head's own gradient is made; `gradient_early` where the loss makes that gradient itself.
     """
 
     norm: int
@@ -104,6 +104,7 @@ class Head:
     backward: int
     weight_work: int
     tables: int
+    gradient_early: bool = False
 
 
 def checkpointed(checkpointing: str, layer: int) -> bool:
@@ -334,6 +335,17 @@ def _int(config: object, field: str) -> int:
     return int(str(config[field]))  # type: ignore[index]
 
 
+def operations(model: Model, block: Block, attention: str = "sdpa", seq_len: int = 1) -> tuple[Op, ...]:
+    """The operations of one bf16 layer in the order of the forward pass, each in bytes per token.
+
+    >>> from calc.models import load
+    >>> llama = load("llama-3.1-8b")
+    >>> [op.name for op in operations(llama, llama.blocks[0])][:3]
+    ['input_layernorm', 'qkv', 'attention']
+    """
+    return tuple(_Layer(model, block, "bf16", "bf16", attention, seq_len).ops())
+
+
 @lru_cache(maxsize=1024)
 def block_cost(model: Model, block: Block, dtype: str, attention: str, seq_len: int, adapters: str = "bf16") -> Cost:
     """What one layer of `block` costs in bytes per token, computing in `dtype` (bf16, fp32 or autocast).
@@ -382,7 +394,7 @@ def head_cost(model: Model, dtype: str, loss: str, attention: str, checkpointing
 
     Formula, V = vocabulary: forward 2V logits + 4V in fp32 + 4V log-softmax; backward 4V log-softmax,
     4V and 4V of gradients = 12V. `chunked` is a fused linear cross-entropy: it makes the logits of h/V of
-    the tokens at a time, so 2h or a little more, and the gradient of its input, 2h, in the forward.
+    the tokens at a time, so 2h or a little more, and makes both gradients in the forward.
     `tables` are cosines, sines, token ids, labels, and a mask where checkpoints hold one.
     Source: `ForCausalLMLoss` in transformers; Liger Kernel's fused linear cross-entropy.
 
@@ -405,7 +417,7 @@ def head_cost(model: Model, dtype: str, loss: str, attention: str, checkpointing
         masks = any(windowed(config, block, seq_len) for block in model.blocks)
         tables += b * seq_len if attention == "eager" else seq_len * masks
     if loss == "chunked":
-        return Head(norm=norm, forward=2 * b * h, backward=b * h, weight_work=b * h, tables=tables)
+        return Head(norm=norm, forward=2 * b * h, backward=b * h, weight_work=b * h, tables=tables, gradient_early=True)
     capped = b * vocab if _capped(config, model.model_type, "final_logit_softcapping") else 0
     upcast = 4 * vocab if b == 2 else 0
     output = 4 * h if dtype == "autocast" else 0  # the norm's output, which nobody saves but the caller holds

@@ -56,27 +56,6 @@ def strategy_title(run: Run) -> str:
     return get_strategy(run.strategy).title
 
 
-def ways_out(model: Model) -> str:
-    """Runs of a full fine-tune that do hold on cards people ask about, states against each card."""
-    full = ("zero3", "zero", "adamw")
-    ways = (
-        ("AdamW with fp32 master", 8, "h100-sxm5-80gb", full),
-        ("AdamW in pure bf16, FSDP2", 8, "h100-sxm5-80gb", ("fsdp2", "pure-bf16", "adamw")),
-        ("8-bit Adam, no master, FSDP1", 8, "h100-sxm5-80gb", ("fsdp1", "pure-bf16", "adamw8bit")),
-        ("AdamW with fp32 master", 16, "h100-sxm5-80gb", full),
-        ("AdamW with fp32 master", 8, "h200-sxm5", full),
-        ("AdamW with fp32 master", 8, "b200-sxm", full),
-    )
-    rows = []
-    for name, count, card, (strategy, recipe, optimizer) in ways:
-        gpu = gpus.get(card)
-        run = Run(model=model, world_size=count, strategy=strategy, recipe=recipe, optimizer=optimizer)
-        need = estimate(run).states.total
-        label = f"{count} × {short(gpu.name)}"
-        rows.append([name, label, size(need), size(gpu.visible_bytes, "GB", 2), over(need, gpu.visible_bytes)])
-    return markdown(["Run", "Cards", ">States per GPU", ">Visible to a process", ">Difference"], rows)
-
-
 def adam_table(chosen: Iterable[Model]) -> str:
     """AdamW, 8-bit Adam with and without a master copy: state, states and one-line total on one GPU."""
     ways = (
@@ -108,21 +87,25 @@ def optimizer_bytes(model: Model) -> str:
 
 
 def climb_table(run: Run) -> str:
-    """Text B's climb for every card: the first count whose one-line total is within 95 % of the label."""
+    """For every card the first count that passes text B's rule, and the first whose peak fits what a process sees."""
     rows = []
     for row in fit(run):
-        count = row.num_gpus_one_line
-        answer = f"**{count}**" if count else f"none up to {row.tried}" if row.tried else "–"
+        peak = row.found.peak if row.found else None
+        near = row.near_miss.num_gpus if row.num_gpus and row.near_miss and row.near_miss.verdict == "tight" else None
         rows.append(
             [
                 short(row.gpu.name),
-                answer,
+                f"**{row.num_gpus_one_line}**" if row.num_gpus_one_line else "none",
                 size(row.one_line_bytes),
                 size(row.label_limit_bytes),
+                (f"**{row.num_gpus}**" if row.num_gpus else "none" if peak else "not known")
+                + (f" (tight: {near})" if near else ""),
+                size(peak.bytes if peak else None),
                 size(row.gpu.visible_bytes),
             ]
         )
-    return markdown(["GPU", ">GPUs", ">One-line total there", ">95 % of the label", ">Visible to a process"], rows)
+    heads = (">By the rule", ">One-line total there", ">95 % of the label", ">By the peak", ">Peak there", ">Visible")
+    return markdown(["GPU", *heads], rows)
 
 
 def state_bars(runs: Iterable[Run], gpu: gpus.Gpu, title: str) -> str:

@@ -1,0 +1,259 @@
+"""Tables and figures of the peak: one run's phases, several runs against a card, a grid of batch sizes, levers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from html import escape
+
+from calc.activations import ATTENTION, CHECKPOINTING, block_cost, operations
+from calc.estimate import Estimate, Phase, Run, estimate
+from calc.estimate.whole import CONTEXT_BYTES, FRAGMENTATION_PERCENT, NCCL_BYTES
+from calc.fit import Verdict, verdict
+from calc.gpus import Gpu, get
+from calc.models import Model, with_adapters
+from calc.tables.figures import bars
+from calc.tables.text import markdown, number, per_param, short, size
+
+#: What each instant of a training step is, in words.
+INSTANTS = {
+    "head_fwd": "the loss is computed",
+    "head_bwd": "the backward begins, at the logits",
+    "layers_bwd": "a decoder layer is in its backward",
+    "root_bwd": "embedding and head are reduced",
+    "step": "the optimizer steps",
+}
+STATES = ("weights", "master", "gradients", "optimizer")
+WORK = ("saved activations", "recomputed layer", "activation gradients", "logits and loss")
+
+
+def ledger(phase: Phase) -> str:
+    """One phase line by line: what it is, its kind, exact bytes, rounded."""
+    rows = [[line.line, line.kind, number(line.bytes), size(line.bytes, "GB", 2)] for line in phase.lines]
+    rows.append(["total", "", number(phase.bytes), size(phase.bytes, "GB", 2)])
+    return markdown(["Line", "Kind", ">Bytes", ">Rounded"], rows, total=True)
+
+
+def phases(found: Estimate) -> str:
+    """Every phase of a run at its worst instant, the peak in bold."""
+    rows = []
+    for name, phase in (found.phases or {}).items():
+        cells = [name, INSTANTS.get(phase.instant, phase.instant), number(phase.bytes), size(phase.bytes)]
+        is_peak = found.peak is not None and name == found.peak.phase
+        rows.append([f"**{cell}**" for cell in cells] if is_peak else cells)
+    return markdown(["Phase", "Its worst instant", ">Bytes", ">Rounded"], rows)
+
+
+def against(runs: Mapping[str, Run], gpu: Gpu) -> str:
+    """Named runs against one card: states, peak, the band of what a process needs, the one verdict."""
+    return markdown(
+        ["Run", ">States", ">Peak", ">A process needs", f">Verdict on {size(gpu.visible_bytes, 'GB', 2)}"],
+        [[name, *_cells(run, gpu)] for name, run in runs.items()],
+    )
+
+
+def on_cards(ways: Iterable[tuple[str, Run, Gpu]]) -> str:
+    """Runs, each on its own cards: states, peak, band, verdict."""
+    rows = [[name, f"{run.world_size} × {short(gpu.name)}", *_cells(run, gpu)] for name, run, gpu in ways]
+    return markdown(["Run", "Cards", ">States", ">Peak", ">A process needs", ">Verdict"], rows)
+
+
+def ways_out(model: Model) -> str:
+    """Runs that train a 70B-class model on cards that people ask about, each with its verdict."""
+    h100, h200, b200 = get("h100-sxm5-80gb"), get("h200-sxm5"), get("b200-sxm")
+    fsdp2 = Run(model=model, world_size=8, strategy="fsdp2")
+    pure = replace(fsdp2, recipe="pure-bf16", reduce_dtype="bf16")
+    adapters = replace(pure, lora_rank=16, base_dtype="nf4")
+    return on_cards(
+        [
+            ("AdamW, fp32 shards, FSDP2", fsdp2, h100),
+            ("pure bf16 AdamW, FSDP2", pure, h100),
+            ("the same, embedding and head as units of their own", replace(pure, wrap="block+ends"), h100),
+            ("8-bit Adam, no master, FSDP1", replace(pure, strategy="fsdp1", optimizer="adamw8bit"), h100),
+            ("AdamW on the host, ZeRO-3", Run(model=model, world_size=8, offload="optimizer"), h100),
+            ("QLoRA rank 16, FSDP2", adapters, h100),
+            ("AdamW, fp32 shards, FSDP2", replace(fsdp2, world_size=16), h100),
+            (
+                "the same, embedding and head as units of their own",
+                replace(fsdp2, world_size=16, wrap="block+ends"),
+                h100,
+            ),
+            ("AdamW, fp32 shards, FSDP2", fsdp2, h200),
+            ("AdamW, fp32 shards, FSDP2", fsdp2, b200),
+        ]
+    )
+
+
+def _cells(run: Run, gpu: Gpu) -> list[str]:
+    found = estimate(run)
+    if found.peak is None:
+        return [size(found.states.total), "–", "–", "–"]
+    band = f"{size(found.peak.low).removesuffix(' GB')} to {size(found.peak.high)}"
+    return [size(found.states.total), size(found.peak.bytes), band, said(found, gpu)]
+
+
+def said(found: Estimate, gpu: Gpu) -> str:
+    """The one verdict as a coloured word, `not known` where the card or the peak is not."""
+    word = verdict(found, gpu)
+    classes = {Verdict.FITS: "fits", Verdict.TIGHT: "tight", Verdict.DOES_NOT_FIT: "no"}
+    return f'<span class="verdict-{classes[word]}">{escape(word)}</span>' if word else "not known"
+
+
+def grid(run: Run, gpu: Gpu, seq_lens: Sequence[int], micro_batches: Sequence[int]) -> str:
+    """The peak of one run by sequence length and micro-batch, each with its verdict on one card."""
+    rows = []
+    for seq_len in seq_lens:
+        cells = [f"{seq_len:,}"]
+        for micro_batch in micro_batches:
+            found = estimate(replace(run, seq_len=seq_len, micro_batch=micro_batch))
+            cells.append(f"{size(found.peak.bytes)}<br>{said(found, gpu)}" if found.peak else "–")
+        rows.append(cells)
+    heads = [f">Micro-batch {count}" for count in micro_batches]
+    return markdown([">Sequence length", *heads], rows)
+
+
+def levers(base: Run, changes: Mapping[str, Run]) -> str:
+    """What each changed run frees at the peak of the base run, most first."""
+    start = estimate(base).peak
+    assert start is not None
+    peaks = {name: estimate(run).peak for name, run in changes.items()}
+    rows = sorted(
+        ((start.bytes - peak.bytes, name, peak) for name, peak in peaks.items() if peak), key=lambda row: -row[0]
+    )
+    cells = [[name, size(freed), size(peak.bytes), INSTANTS[peak.instant]] for freed, name, peak in rows]
+    return markdown(["Change", ">Frees", ">Peak after it", "Worst instant after it"], cells)
+
+
+def lever_table(base: Run) -> str:
+    """The levers of *Reduce training memory*, each pulled alone on one FSDP2 run without checkpointing."""
+    changes = {
+        "full checkpointing": {"checkpointing": "full"},
+        "checkpoint every second layer": {"checkpointing": "selective"},
+        "chunked or fused loss": {"loss": "chunked"},
+        "both: full checkpointing and a chunked loss": {"checkpointing": "full", "loss": "chunked"},
+        "twice as many GPUs": {"world_size": 2 * base.world_size},
+        "half the sequence": {"seq_len": base.seq_len // 2},
+        "pure bf16, no fp32 shards": {"recipe": "pure-bf16", "reduce_dtype": "bf16"},
+        "8-bit AdamW (torchao)": {"optimizer": "adamw8bit-torchao"},
+        "LoRA, rank 16": {"lora_rank": 16},
+        "embedding and head as units of their own": {"wrap": "block+ends"},
+    }
+    return levers(base, {name: replace(base, **change) for name, change in changes.items()})  # type: ignore[arg-type]
+
+
+def formula_against_peak(run: Run) -> str:
+    """What the one-line formula leaves out of a run's peak, line by line."""
+    found = estimate(run)
+    assert found.phases is not None
+    assert found.peak is not None
+    phase = found.phases[found.peak.phase]
+    rows = [[line.line, size(line.bytes, "GB", 2)] for line in phase.lines if line.line not in STATES]
+    states = sum(line.bytes for line in phase.lines if line.line in STATES)
+    rows = [["states at that instant", size(states, "GB", 2)], *rows, ["peak", size(phase.bytes, "GB", 2)]]
+    return markdown(["Line", ">At the peak"], rows, total=True)
+
+
+def by_count(run: Run, counts: Iterable[int], gpu: Gpu, title: str) -> str:
+    """The peak of one run on growing GPU counts: what is divided shrinks, the rest does not."""
+    rows = {}
+    for count in counts:
+        found = estimate(replace(run, world_size=count))
+        assert found.phases is not None
+        assert found.peak is not None
+        rows[f"{count} GPUs"] = _stack(found.phases[found.peak.phase])
+    return _figure(rows, gpu, title, "Peak per GPU")
+
+
+def step_figure(run: Run, gpu: Gpu, title: str) -> str:
+    """The instants of one training step as stacked bars against one card."""
+    found = estimate(run)
+    assert found.phases is not None
+    worst = {phase.instant: phase for phase in (*found.instants, found.phases["step"])}
+    return _figure({INSTANTS[name]: _stack(phase) for name, phase in worst.items()}, gpu, title, "Allocated per GPU")
+
+
+def _figure(rows: Mapping[str, Mapping[str, int]], gpu: Gpu, title: str, what: str) -> str:
+    told = "; ".join(f"{name} {size(sum(parts.values()))}" for name, parts in rows.items())
+    return bars(
+        rows, gpu.visible_bytes or gpu.label_bytes, f"{short(gpu.name)} shows a process", title, f"{what}: {told}."
+    )
+
+
+def _stack(phase: Phase) -> dict[str, int]:
+    """A phase by series: the states, what belongs to activations, and what is gathered or on its way."""
+    parts = dict.fromkeys((*STATES, "activations", "transient"), 0)
+    for line in phase.lines:
+        series = line.line if line.line in STATES else "activations" if line.line in WORK else "transient"
+        parts[series] += line.bytes
+    return parts
+
+
+def layer_table(model: Model) -> str:
+    """The operations of one layer and what each keeps for its backward, in bytes per token (bf16, SDPA)."""
+    ops = operations(model, model.largest_block)
+    hidden = int(str(model.config["hidden_size"]))
+    rows = [[op.name, number(op.saved), per_param(op.saved, hidden)] for op in ops if op.saved]
+    total = sum(op.saved for op in ops)
+    rows.append(["total", number(total), per_param(total, hidden)])
+    return markdown(["Operation", ">Bytes per token", ">× hidden_size"], rows, total=True)
+
+
+def checkpointing_table(model: Model, seq_len: int) -> str:
+    """What all layers keep for one sequence, by checkpointing."""
+    rows = []
+    for name in CHECKPOINTING:
+        costs = [(block_cost(model, b, "bf16", "sdpa", seq_len), b) for b in model.blocks]
+        kept = seq_len * sum(cost.kept(name, layer) for cost, b in costs for layer in b.layers)
+        rows.append([f"`{name}`", number(kept // seq_len), number(kept), size(kept, "GB", 2)])
+    return markdown(["Checkpointing", ">Bytes per token", ">Bytes", ">Rounded"], rows)
+
+
+def attention_table(run: Run, seq_lens: Sequence[int]) -> str:
+    """The peak by attention implementation and sequence length."""
+    rows = []
+    for seq_len in seq_lens:
+        found = [estimate(replace(run, attention=name, seq_len=seq_len)).peak for name in ATTENTION]
+        rows.append([f"{seq_len:,}", *(size(peak.bytes) if peak else "–" for peak in found)])
+    return markdown([">Sequence length", *(f">`{name}`" for name in ATTENTION)], rows)
+
+
+def allowance_table() -> str:
+    """What a process needs beside its tensors, least and most."""
+    rows = [
+        ["CUDA context with cuBLAS", *map(size, CONTEXT_BYTES)],
+        ["NCCL, from two GPUs on", *map(size, NCCL_BYTES)],
+        ["fragmentation", "none", f"{FRAGMENTATION_PERCENT} % of the peak"],
+    ]
+    return markdown(["Line", ">Least", ">Most"], rows)
+
+
+def instants_by_length(run: Run, seq_lens: Sequence[int]) -> str:
+    """The peak and its instant by sequence length."""
+    rows = []
+    for seq_len in seq_lens:
+        peak = estimate(replace(run, seq_len=seq_len)).peak
+        assert peak is not None
+        rows.append([f"{seq_len:,}", size(peak.bytes, "GB", 2), INSTANTS[peak.instant]])
+    return markdown([">Sequence length", ">Peak", "Worst instant"], rows)
+
+
+def lora_counts(chosen: Iterable[Model]) -> str:
+    """Trainable parameters by rank and target modules."""
+    rows = []
+    for model in chosen:
+        for targets in ("all-linear", "q_proj,v_proj"):
+            names = targets if targets == "all-linear" else tuple(targets.split(","))
+            counts = (with_adapters(model, rank=rank, targets=names).num_trainable for rank in (8, 16, 64))
+            rows.append([model.name.rpartition("/")[2], f"`{targets}`", *map(number, counts)])
+    return markdown(["Model", "Targets", ">Rank 8", ">Rank 16", ">Rank 64"], rows)
+
+
+def host_table(ways: Mapping[str, Run], gpu: Gpu) -> str:
+    """Runs with their peak on the card and what one node of the host must hold."""
+    rows = []
+    for name, run in ways.items():
+        found = estimate(run)
+        rows.append(
+            [name, size(found.peak.bytes if found.peak else None), said(found, gpu), size(found.host_per_node_bytes)]
+        )
+    return markdown(["Run", ">Peak per GPU", f">Verdict on {short(gpu.name)}", ">Host RAM per node"], rows)
