@@ -1,6 +1,7 @@
-"""Does it fit, on what and on how many: the climb over GPU counts.
+"""Does it fit, on what and on how many: the one verdict, and the climb over GPU counts.
 
-The rule here is text B's: the first count whose one-line total is at most 95 % of the label.
+The verdict compares the band of the peak with what a process sees of the card.
+Text B's rule stands beside it: the first count whose one-line total is at most 95 % of the label.
 That the 95 % are of the label, not of what a process sees, is our reading of its sentence.
 """
 
@@ -8,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
-from calc.estimate import Run, one_line
+from calc.activations import unsupported
+from calc.estimate import Estimate, Run, estimate, one_line
 from calc.gpus import Gpu, known
 from calc.units import InputError
 
@@ -17,15 +20,57 @@ from calc.units import InputError
 SHARE_PERCENT = 95
 
 
+class Verdict(StrEnum):
+    """Whether a run fits a card: the band of its peak against what a process sees."""
+
+    FITS = "fits"
+    TIGHT = "tight"
+    DOES_NOT_FIT = "does not fit"
+
+
+def verdict(found: Estimate, gpu: Gpu) -> Verdict | None:
+    """The verdict on one estimate and one card; None where the peak or the visible bytes are not known.
+
+    Rule: fits where even the peak's high is visible, tight where its low is, else it does not fit.
+
+    >>> from calc.gpus import get
+    >>> from calc.models import load
+    >>> run = Run(model=load("llama-3.3-70b"), world_size=8, strategy="fsdp2")
+    >>> str(verdict(estimate(run), get("h100-sxm5-80gb"))), str(verdict(estimate(run), get("b200-sxm")))
+    ('does not fit', 'fits')
+    """
+    if not found.peak or gpu.visible_bytes is None:
+        return None
+    if found.peak.high <= gpu.visible_bytes:
+        return Verdict.FITS
+    return Verdict.TIGHT if found.peak.low <= gpu.visible_bytes else Verdict.DOES_NOT_FIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """One count of the climb: the verdict on it, and the peak's low less what a process sees (negative: room)."""
+
+    num_gpus: int
+    verdict: Verdict
+    over_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One card's answer, bytes per GPU: what the climb found and against which limits.
 
+    `num_gpus` is the first count whose verdict is fits; the verdict, `found` and `limiting_line` are those of
+    it, or of the largest count tried where it is None. `near_miss` is the count before it.
     `num_gpus_one_line` is None where no count that the card offers fits; `one_line_bytes` is then
     that of the largest count tried.
     """
 
     gpu: Gpu
+    num_gpus: int | None
+    verdict: Verdict | None
+    found: Estimate | None
+    limiting_line: str | None
+    near_miss: Try | None
     num_gpus_one_line: int | None
     tried: int
     one_line_bytes: int
@@ -44,15 +89,16 @@ def label_limit(gpu: Gpu) -> int:
 
 
 def climb(run: Run, gpu: Gpu) -> Row:
-    """The first GPU count of this card on which the one-line total of `run` fits.
+    """The first GPU count of this card on which `run` fits, by its peak and by the one-line total.
 
     `single` is tried on one GPU and `ddp` on the run's own count, since neither divides anything;
     the ZeRO stages and FSDP climb `Gpu.counts`. A card without counts (announced, TPU) has none.
 
     >>> from calc.gpus import get
     >>> from calc.models import load
-    >>> climb(Run(model=load("llama-3.3-70b"), world_size=8), get("b200-sxm")).num_gpus_one_line
-    8
+    >>> row = climb(Run(model=load("llama-3.3-70b"), world_size=8), get("b200-sxm"))
+    >>> row.num_gpus_one_line, row.num_gpus
+    (8, 8)
     """
     counts: tuple[int, ...] = gpu.counts()
     note = ""
@@ -60,26 +106,48 @@ def climb(run: Run, gpu: Gpu) -> Row:
         too_many = gpu.topology == "single-node" and run.world_size > (gpu.node_gpus or 0)
         counts = () if too_many or not counts else (run.world_size,)
         note = f"one node holds {gpu.node_gpus}" if too_many else ""
-    limit, need, tried = label_limit(gpu), 0, 0
+    limit, need, tried, first = label_limit(gpu), 0, 0, None
     for tried in counts:
         need = one_line(replace(run, world_size=tried)).total or 0
         if need <= limit:
-            return Row(
-                gpu=gpu,
-                num_gpus_one_line=tried,
-                tried=tried,
-                one_line_bytes=need,
-                label_limit_bytes=limit,
-                note=note,
-            )
+            first = tried
+            break
+    num_gpus, found, near_miss = _climb_peak(run, gpu, counts)
     return Row(
         gpu=gpu,
-        num_gpus_one_line=None,
+        num_gpus=num_gpus,
+        verdict=verdict(found, gpu) if found else None,
+        found=found,
+        limiting_line=_largest_line(found) if found else None,
+        near_miss=near_miss,
+        num_gpus_one_line=first,
         tried=tried,
         one_line_bytes=need,
         label_limit_bytes=limit,
         note=note or ("not offered as a GPU here" if not counts else ""),
     )
+
+
+def _climb_peak(run: Run, gpu: Gpu, counts: Iterable[int]) -> tuple[int | None, Estimate | None, Try | None]:
+    """The first count that fits, the estimate there (or of the last count), and the count before."""
+    found, near_miss = None, None
+    if unsupported(run.model) or gpu.visible_bytes is None:
+        return None, None, None
+    for count in counts:
+        found = estimate(replace(run, world_size=count))
+        said = verdict(found, gpu)
+        if said == Verdict.FITS:
+            return count, found, near_miss
+        if said and found.peak:
+            near_miss = Try(num_gpus=count, verdict=said, over_bytes=found.peak.low - gpu.visible_bytes)
+    return None, found, near_miss
+
+
+def _largest_line(found: Estimate) -> str | None:
+    """The line of the peak's phase with most bytes."""
+    if not found.peak or not found.phases:
+        return None
+    return max(found.phases[found.peak.phase].lines, key=lambda line: line.bytes).line
 
 
 def fit(run: Run, gpus: Iterable[Gpu] = ()) -> tuple[Row, ...]:

@@ -6,7 +6,7 @@ with nominal bytes per parameter, and the ledger of exact bytes on the largest r
 """
 
 from calc.estimate.formula import OVERHEAD_BYTES, OneLine, one_line
-from calc.estimate.run import BASE_DTYPES, CHOICES, FSDP, Run
+from calc.estimate.run import BASE_DTYPES, CHOICES, FSDP, SETTINGS, SIZES, Run
 from calc.estimate.walk import Line, Phase
 from calc.estimate.whole import Estimate, Peak, estimate
 
@@ -15,6 +15,8 @@ __all__ = [
     "CHOICES",
     "FSDP",
     "OVERHEAD_BYTES",
+    "SETTINGS",
+    "SIZES",
     "Estimate",
     "Line",
     "OneLine",

@@ -29,6 +29,35 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "base_dtype": BASE_DTYPES,
     }
 )
+#: Whole numbers by field, with their largest value; all but `lora_rank` are 1 or more.
+SIZES: Mapping[str, int] = MappingProxyType(
+    {
+        "world_size": 1_000_000,
+        "seq_len": 100_000_000,
+        "micro_batch": 1_000_000,
+        "accumulation": 1_000_000,
+        "lora_rank": 1_000_000,
+        "reduce_bucket_size": 10**12,
+        "stage3_max_live_parameters": 10**12,
+        "stage3_prefetch_bucket_size": 10**12,
+        "sub_group_size": 10**12,
+    }
+)
+_MAY_BE_ZERO = ("lora_rank", "stage3_max_live_parameters", "stage3_prefetch_bucket_size")
+#: Settings that only one stack has: FSDP, DDP with torch's own ZeRO-1, or DeepSpeed.
+SETTINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "wrap": "FSDP",
+        "reshard_after_forward": "FSDP",
+        "no_sync": "FSDP",
+        "gradient_as_bucket_view": "DDP",
+        "overlap_comm": "DeepSpeed",
+        "reduce_bucket_size": "DeepSpeed",
+        "stage3_max_live_parameters": "DeepSpeed",
+        "stage3_prefetch_bucket_size": "DeepSpeed",
+        "sub_group_size": "DeepSpeed",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +101,14 @@ class Run:
     reduce_bucket_size: int = 500_000_000
     stage3_max_live_parameters: int = 1_000_000_000
     stage3_prefetch_bucket_size: int = 50_000_000
+    sub_group_size: int = 1_000_000_000
     lora_rank: int = 0
     lora_targets: str = "all-linear"
     base_dtype: str = "bf16"
 
     def __post_init__(self) -> None:
-        whole("world_size", self.world_size, 1, 1_000_000)
-        whole("seq_len", self.seq_len, 1, 100_000_000)
-        whole("micro_batch", self.micro_batch, 1, 1_000_000)
-        whole("accumulation", self.accumulation, 1, 1_000_000)
-        whole("lora_rank", self.lora_rank, 0, 1_000_000)
+        for field, largest in SIZES.items():
+            whole(field, getattr(self, field), 0 if field in _MAY_BE_ZERO else 1, largest)
         if not self.strategy:
             object.__setattr__(self, "strategy", "single" if self.world_size == 1 else "zero3")
         strategy = get_strategy(self.strategy)
@@ -101,8 +128,13 @@ class Run:
                 raise unknown(field, getattr(self, field), allowed)
         if self.base_dtype != "bf16" and not self.lora_rank:
             raise InputError(f"base_dtype {self.base_dtype!r} is for a frozen base: give lora_rank as well")
-        if self.wrap != "block" and not fsdp:
-            raise InputError(f"wrap {self.wrap!r} is a setting of FSDP; strategy {self.strategy!r} has none")
+        stack = "FSDP" if fsdp else "DeepSpeed" if self.held == "deepspeed" else "DDP"
+        for name, owner in SETTINGS.items():
+            value, default = getattr(self, name), type(self).__dataclass_fields__[name].default
+            if isinstance(default, bool) and not isinstance(value, bool):
+                raise InputError(f"{name} must be true or false, not {value!r}")
+            if value != default and owner != stack:
+                raise InputError(f"{name} is a setting of {owner}; strategy {self.strategy!r} has none")
         self._check_offload(strategy.stage)
 
     def _check_offload(self, stage: int) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from calc.activations import attention_of, block_cost, checkpointed, compute_dtype, head_cost, step_temporaries
+from calc.activations import Moment, attention_of, block_cost, checkpointed, compute_dtype, head_cost, step_temporaries
 from calc.estimate.run import FSDP, Run
-from calc.models import Block, Model, Tensor
+from calc.models import Model, Tensor
 from calc.sharding import Kept, edge_elements, get_strategy, largest_share, layout_of
 from calc.states import get_recipe
 from calc.units import DTYPE_BYTES, ceil_div
@@ -54,35 +54,35 @@ class Walk:
         buffer = run.held == "megatron" or (self.deepspeed and self.strategy.stage == 3)
         self.present = buffer or (run.accumulation > 1 and not self.whole)
         self.layout, self.align = layout_of(self.strategy, recipe, run.world_size)
+        shape = _shape(model)
         attention = attention_of(model, run.attention)
-        self.costs = {b: block_cost(model, b, self.dtype, attention, run.seq_len, adapters) for b in model.blocks}
+        #: What each kind of layer costs, and which kind each layer is.
+        self.costs = [block_cost(model, b, self.dtype, attention, run.seq_len, adapters) for b in model.blocks]
+        self.order, self.count = shape.order, len(shape.order)
         self.head = head_cost(model, self.dtype, run.loss, attention, run.checkpointing, run.seq_len)
-        self.order = _in_order(model)
-        self.size = {b: self.gather(b.tensors) for b in model.blocks}
-        self.unpacked = {b: self.unpack(b.tensors) for b in model.blocks}
-        self.trains = {b: _trainable(b.tensors) for b in model.blocks}
+        self.trains, self.head_trains = shape.trains, shape.head_trains
+        self.size = [self.gather(b.tensors) for b in model.blocks]
+        self.unpacked = [self.unpack(b.tensors) for b in model.blocks]
         #: Weights that autocast has cast and the backward still needs.
-        self.cast = {b: 2 * _linear(b.tensors) * (self.dtype == "autocast") for b in model.blocks}
-        self.head_cast = 2 * _linear(model.first if model.tied else model.last) * (self.dtype == "autocast")
+        autocast = self.dtype == "autocast"
+        self.cast = [2 * _linear(b.tensors) * autocast for b in model.blocks]
+        self.head_cast = 2 * _linear(model.first if model.tied else model.last) * autocast
         self.ends = run.wrap == "block+ends" and not model.tied
         self.root = () if self.ends else (*model.first, *model.last)
         self.first = model.first if self.ends else (*model.first, *model.last)
         self.last = model.last if self.ends else (*model.first, *model.last)
-        self.head_trains = _trainable(
-            model.first if model.tied else [t for t in model.last if t.name.startswith("lm_head")]
-        )
         # Running sums: what layers 0 to n keep, and what is kept of the gradients of the last n.
         self.kept, self.done = [0], [0]
-        for layer, block in enumerate(self.order):
-            kept = self.costs[block].kept(run.checkpointing, layer) * self.tokens
+        for layer, kind in enumerate(self.order):
+            kept = self.costs[kind].kept(run.checkpointing, layer) * self.tokens
             again = checkpointed(run.checkpointing, layer)
-            self.kept.append(self.kept[-1] + kept + (0 if again else self.cast[block] + self.costs[block].held))
+            self.kept.append(self.kept[-1] + kept + (0 if again else self.cast[kind] + self.costs[kind].held))
         trainable = [t for t in model.tensors if t.trainable]
         cut = self.layout if self.strategy.stage and self.layout != "greedy" else "whole"
         self.flat = largest_share(trainable, cut, run.world_size, self.align)
-        share = {b: self.grad * self.share(b.tensors) for b in model.blocks}
-        for block in reversed(self.order):
-            self.done.append(self.done[-1] + share[block])
+        share = [self.grad * self.share(b.tensors) for b in model.blocks]
+        for kind in reversed(self.order):
+            self.done.append(self.done[-1] + share[kind])
 
     def gather(self, tensors: Iterable[Tensor]) -> int:
         """Bytes of a gathered unit: in the compute dtype, a frozen NF4 matrix packed."""
@@ -128,43 +128,70 @@ class Walk:
 
     def instants(self) -> Iterator[Phase]:
         """The instants that can be the worst, each at its own worst: loss, layers, embedding."""
-        tokens, head, count = self.tokens, self.head, len(self.order)
-        saved = Line(line="saved activations", bytes=self.kept[count] + (head.norm + head.tables) * tokens)
-        for instant, logits in (("head_fwd", head.forward), ("head_bwd", head.backward)):
-            loss = Line(line="logits and loss", bytes=logits * tokens)
-            cast = self.head_cast
-            if instant == "head_fwd":  # the cast weights live until the forward leaves autocast
-                cast += sum(self.cast[b] for n, b in enumerate(self.order) if checkpointed(self.run.checkpointing, n))
-            casts = Line(line="weights cast by autocast", bytes=cast)
-            yield self.phase(instant, self.gradients(count), *self.around(count, instant), saved, loss, casts)
+        tokens, head, kept = self.tokens, self.head, self.kept[self.count]
+        around = self.gathered_parameters() if self.deepspeed else self.around(self.count)
+        saved = Line(line="saved activations", bytes=kept + (head.norm + head.tables) * tokens)
+        # The cast weights live until the forward leaves autocast, checkpointed or not.
+        again = [kind for layer, kind in enumerate(self.order) if checkpointed(self.run.checkpointing, layer)]
+        casts = self.head_cast + sum(self.cast[kind] for kind in again)
+        early = head.gradient_early * self.unit * self.head_trains  # made with the loss
+        yield self.phase(
+            "head_fwd",
+            self.gradients(self.count),
+            *around,
+            saved,
+            Line(line="logits and loss", bytes=head.forward * tokens),
+            Line(line="weights cast by autocast", bytes=casts),
+            Line(line="head gradient", bytes=2 * early),
+        )
+        loss = self.phase(
+            "head_bwd",
+            self.gradients(self.count),
+            *around,
+            saved,
+            Line(line="logits and loss", bytes=head.backward * tokens),
+            Line(line="weights cast by autocast", bytes=self.head_cast),
+            Line(line="head gradient", bytes=early),
+        )
+        weight = self.phase(
+            "head_bwd",
+            self.gradients(self.count),
+            *self.around(self.count),
+            saved,
+            Line(line="logits and loss", bytes=head.weight_work * tokens),
+            Line(line="weights cast by autocast", bytes=self.head_cast),
+            Line(line="head gradient", bytes=self.made * self.head_trains * (self.strategy.stage < 2 or self.fsdp)),
+        )
+        yield max(loss, weight, key=lambda phase: phase.bytes)
         yield self.layers()
         yield self.root_phase()
 
     def gradients(self, layer: int) -> int:
         """Bytes of gradients kept while layer `layer` is in its backward (the count: the head; -1: the root)."""
-        count = len(self.order)
         if "gradients" in self.run.offloaded:
             return 0
         if self.present:
             return self.states.gradients * self.grad // max(get_recipe(self.run.held).itemsize("gradients"), 1)
-        if layer == count:
+        if layer == self.count:
             return 0
         ends = 0
         if self.ends or not (self.fsdp or (self.deepspeed and self.strategy.stage > 1)):
             ends = self.grad * self.share(self.model.last)
             if self.model.tied:
                 ends = self.grad * self.head_trains
-        return ends + self.done[count - 1 - layer]
+        return ends + self.done[self.count - 1 - layer]
 
-    def around(self, layer: int, instant: str = "") -> list[Line]:
+    def around(self, layer: int) -> list[Line]:
         """What the strategy holds around the backward of layer `layer` (the count: the head)."""
         if self.fsdp:
             return self.gathered(layer)
-        return self.buckets(instant != "head_fwd") if self.deepspeed else []
+        if not self.deepspeed:
+            return []
+        return self.buckets(self.model.last if layer == self.count else self.model.blocks[self.order[layer]].tensors)
 
     def gathered(self, layer: int) -> list[Line]:
         """FSDP: gathered units, the one ahead, and gradients on their way to being reduced."""
-        run, unit, count = self.run, self.unit, len(self.order)
+        run, unit, count = self.run, self.unit, self.count
         lines = []
         if self.whole:
             left = self.model.num_trainable - sum(self.trains[b] for b in self.order[layer + 1 :])
@@ -188,18 +215,23 @@ class Walk:
             lines.append(Line(line="reduce-scatter input", bytes=self.reduce * behind))
         return lines
 
-    def buckets(self, backward: bool) -> list[Line]:
-        """DeepSpeed: its buckets, the copies that a reduction makes, and what stage 3 has gathered."""
+    def gathered_parameters(self) -> list[Line]:
+        """DeepSpeed's stage 3 keeps up to `stage3_max_live_parameters` gathered, and at least one tensor."""
+        if self.strategy.stage < 3:
+            return []
+        run, largest = self.run, max(t.numel for t in self.model.tensors)
+        live = max(run.stage3_max_live_parameters, largest) + run.stage3_prefetch_bucket_size
+        gathered = min(self.gather(self.model.tensors), self.unit * live)
+        return [Line(line="gathered parameters", bytes=gathered, kind="config")]
+
+    def buckets(self, made: Iterable[Tensor]) -> list[Line]:
+        """DeepSpeed's buckets, and the copies that reducing the gradients of the tensors `made` takes.
+
+        A gradient that is larger than the bucket goes alone: itself and two copies in stage 3 (measured).
+        """
         run, unit, stage = self.run, self.unit, self.strategy.stage
-        sizes = [t.numel for t in self.model.tensors]
-        largest = max((t.numel for t in self.model.tensors if t.trainable), default=0)
-        lines = []
-        if stage == 3:
-            live = max(run.stage3_max_live_parameters, *sizes) + run.stage3_prefetch_bucket_size
-            gathered = min(self.gather(self.model.tensors), unit * live)
-            lines.append(Line(line="gathered parameters", bytes=gathered, kind="config"))
-        if not backward:
-            return lines
+        largest = max((t.numel for t in made if t.trainable), default=0)
+        lines = self.gathered_parameters()
         if stage < 3:
             bucket = unit * run.reduce_bucket_size * (2 if run.overlap_comm else 1)
             lines.append(Line(line="reduce bucket", bytes=bucket, kind="config"))
@@ -208,47 +240,48 @@ class Walk:
             copies = 3 * largest
         elif stage > 1:  # stage 1 still has all of them where the backward left them
             copies += largest
-        lines.append(Line(line="gradients being reduced", bytes=unit * copies, kind="config"))
-        return lines
+        return [*lines, Line(line="gradients being reduced", bytes=unit * copies, kind="config")]
 
     def layers(self) -> Phase:
         """The worst layer and instant of the backward through the layers.
 
         Between two layers alike with alike neighbours every line changes evenly, so only the ends are tried.
         """
-        tried = (
-            self.layer_phase(layer, index)
-            for layer in self.candidates()
-            for index in range(len(self.costs[self.order[layer]].moments))
-        )
-        return max(tried, key=lambda phase: phase.bytes)
+        best: tuple[int, tuple[int, list[Line], list[Line]]] | None = None
+        for layer in _ends(self.order, self.run.checkpointing):
+            gradients, around = self.gradients(layer), self.around(layer)
+            fixed = gradients + sum(line.bytes for line in around)
+            for moment in self.costs[self.order[layer]].moments:
+                lines = self.moment(layer, moment)
+                total = fixed + sum(line.bytes for line in lines)
+                if best is None or total > best[0]:
+                    best = (total, (gradients, around, lines))
+        assert best is not None
+        gradients, around, lines = best[1]
+        return self.phase("layers_bwd", gradients, *around, *lines)
 
-    def layer_phase(self, layer: int, index: int) -> Phase:
+    def moment(self, layer: int, moment: Moment) -> list[Line]:
         """One instant of the backward of one layer."""
-        block = self.order[layer]
-        cost = self.costs[block]
-        moment, again = cost.moments[index], checkpointed(self.run.checkpointing, layer)
-        casts = self.cast[block] - self.cast[block] * moment.numel // max(self.trains[block], 1)
+        kind = self.order[layer]
+        again = checkpointed(self.run.checkpointing, layer)
+        casts = self.cast[kind] - self.cast[kind] * moment.numel // max(self.trains[kind], 1)
         saved = moment.saved * self.tokens + moment.held + casts
-        kept = self.kept[layer] + (self.head.tables + cost.again * again) * self.tokens + (0 if again else saved)
+        before = self.kept[layer] + (self.head.tables + self.costs[kind].again * again) * self.tokens
         made = 0 if self.deepspeed and self.strategy.stage > 1 else moment.numel
         # Where an earlier micro-batch left a gradient of the same dtype, the new one is added to it at once.
         if (self.present and not self.fsdp and not self.deepspeed) or (self.whole and self.reduce == self.unit):
             made = moment.fresh
         waits = self.present and self.model.tied and not self.fsdp  # for the embedding's, to be added as one
-        whole = self.run.strategy == "fsdp1" and moment.numel == self.trains[block]
-        return self.phase(
-            "layers_bwd",
-            self.gradients(layer),
-            *self.around(layer),
-            Line(line="saved activations", bytes=kept),
+        whole = self.run.strategy == "fsdp1" and moment.numel == self.trains[kind]
+        return [
+            Line(line="saved activations", bytes=before + (0 if again else saved)),
             Line(line="recomputed layer", bytes=saved * again),
-            Line(line="dequantised matrix", bytes=self.unpacked[block]),
+            Line(line="dequantised matrix", bytes=self.unpacked[kind]),
             Line(line="activation gradients", bytes=moment.work * self.tokens),
             Line(line="layer gradients", bytes=self.made * made),
             Line(line="head gradient", bytes=self.made * self.head_trains * waits),
             Line(line="flat gradient", bytes=self.unit * moment.numel * whole),
-        )
+        ]
 
     def step(self) -> Phase:
         """The optimizer's step: all the states, what DeepSpeed flattens, and the optimizer's temporaries."""
@@ -263,13 +296,17 @@ class Walk:
             largest = max((largest_share([t], cut, run.world_size, self.align) for t in tensors), default=0)
             temporaries = step_temporaries(run.step, itemsize, numel, largest)
             return self.phase("step", self.states.gradients, Line(line="step temporaries", bytes=temporaries))
-        # One flat tensor, made fp32; stages 1 and 2 free their 16-bit gradients before the update.
-        update = step_temporaries(run.step, itemsize, numel, numel)
-        stage3 = self.strategy.stage == 3
-        gradients, flat = 4 * numel + self.grad * numel * stage3, self.grad * numel * (1 if stage3 else 2)
-        temporaries = max(update, flat + self.edges())
-        lines = [Line(line="step temporaries", bytes=temporaries)]
-        return self.phase("step", gradients, *lines)
+        # One flat tensor, made fp32; stage 3 takes a sub-group at a time and keeps its 16-bit gradients, the others
+        # free theirs before the update.
+        stage3, part = self.strategy.stage == 3, numel
+        if stage3:
+            largest = max((t.numel for t in self.model.tensors if t.trainable), default=0)
+            part = min(numel, run.sub_group_size + largest // run.world_size)
+        update = step_temporaries(run.step, itemsize, part, part)
+        flat = self.grad * part + (0 if stage3 else self.grad * numel + self.edges())
+        wide = Line(line="fp32 gradients", bytes=4 * part, kind="config" if part < numel else "exact")
+        beside = Line(line="step temporaries", bytes=max(update, flat), kind=wide.kind)
+        return self.phase("step", self.grad * numel * stage3, wide, beside)
 
     def load(self) -> Phase:
         """Loading: what the rank keeps of the weights, or on the GPU the whole model before it is divided."""
@@ -295,14 +332,6 @@ class Walk:
         sizes = ((t, stored if t.trainable else base) for t in tensors)
         return sum(t.count * (ceil_div(t.numel, 2) if self.packed(t) else size * t.numel) for t, size in sizes)
 
-    def candidates(self) -> tuple[int, ...]:
-        """Layers of which one has the worst instant: the first and last of each kind with its neighbours."""
-        keys = [None, *((b.name, checkpointed(self.run.checkpointing, n)) for n, b in enumerate(self.order)), None]
-        ends: dict[object, list[int]] = {}
-        for layer in range(len(self.order)):
-            ends.setdefault(tuple(keys[layer : layer + 3]), []).append(layer)
-        return tuple(sorted({layer for found in ends.values() for layer in (found[0], found[-1])}))
-
     def root_phase(self) -> Phase:
         """The embedding's backward, where a tied matrix has two gradients, then their sum; the last reduction."""
         model, layer = self.model, self.order[0]
@@ -311,7 +340,7 @@ class Walk:
         tied = embedded * model.tied
         if not self.fsdp:
             # The head's gradient is among those kept; a tied one is then summed with the embedding's.
-            around = self.around(0)
+            around = self.buckets(model.first) if self.deepspeed else []
             first = Line(line="root gradients", bytes=self.made * embedded)
             both = Line(line="root gradients", bytes=self.made * (embedded + tied * (1 + self.present)))
             instants: tuple[tuple[Line, ...], ...] = ((*around, first, incoming), (*around, both))
@@ -338,9 +367,34 @@ class Walk:
         return max(found, key=lambda phase: phase.bytes)
 
 
-def _in_order(model: Model) -> tuple[Block, ...]:
-    """The block of each layer."""
-    return tuple(b for _, b in sorted(((n, b) for b in model.blocks for n in b.layers), key=lambda pair: pair[0]))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """What of a model every run asks for: the kind of each layer, and what trains."""
+
+    order: tuple[int, ...]
+    trains: tuple[int, ...]
+    head_trains: int
+
+
+@lru_cache(maxsize=256)
+def _shape(model: Model) -> _Shape:
+    kinds = sorted((layer, kind) for kind, block in enumerate(model.blocks) for layer in block.layers)
+    head = model.first if model.tied else [t for t in model.last if t.name.startswith("lm_head")]
+    return _Shape(
+        order=tuple(kind for _, kind in kinds),
+        trains=tuple(_trainable(block.tensors) for block in model.blocks),
+        head_trains=_trainable(head),
+    )
+
+
+@lru_cache(maxsize=256)
+def _ends(order: tuple[int, ...], checkpointing: str) -> tuple[int, ...]:
+    """Layers of which one has the worst instant: the first and last of each kind with its neighbours."""
+    keys = [None, *((kind, checkpointed(checkpointing, layer)) for layer, kind in enumerate(order)), None]
+    ends: dict[object, list[int]] = {}
+    for layer in range(len(order)):
+        ends.setdefault(tuple(keys[layer : layer + 3]), []).append(layer)
+    return tuple(sorted({layer for found in ends.values() for layer in (found[0], found[-1])}))
 
 
 @lru_cache(maxsize=256)

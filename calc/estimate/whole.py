@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from calc.activations import unsupported
+from calc.activations import attention_of, unsupported
 from calc.estimate.formula import OneLine, one_line
 from calc.estimate.run import Run
 from calc.estimate.walk import Phase, Walk
@@ -65,7 +65,8 @@ def estimate(run: Run) -> Estimate:
     (141107412992, 'layers_bwd')
     """
     model = run.trained
-    states, held = _kept(run, model, run.recipe), _kept(run, model, run.held)
+    states = _kept(run, model, run.recipe)
+    held = states if run.held == run.recipe else _kept(run, model, run.held)
     phases: Mapping[str, Phase] | None = None
     instants: tuple[Phase, ...] = ()
     if not unsupported(model):
@@ -107,10 +108,11 @@ def _host(run: Run, model: Model) -> int:
     """
     ranks, optimizer = min(run.world_size, NODE), get_optimizer(run.optimizer)
     recipe, strategy = get_recipe(run.held), get_strategy(run.strategy)
-    found = kept(model, recipe, optimizer, strategy, run.world_size, run.base_dtype)
-    resident: int = sum(getattr(found, line) for line in run.offloaded)
-    if optimizer.paged and "optimizer" not in run.offloaded:
-        resident += found.optimizer
+    away = {*run.offloaded, *(["optimizer"] if optimizer.paged else [])}
+    resident = 0
+    if away:
+        found = kept(model, recipe, optimizer, strategy, run.world_size, run.base_dtype)
+        resident = sum(getattr(found, line) for line in away)
     stored = 2 if run.lora_rank else recipe.itemsize("weights")
     whole: int = stored * run.model.num_params
     loading = ranks * whole if run.load == "cpu" else 0
@@ -131,20 +133,68 @@ def _peak(run: Run, phases: Mapping[str, Phase]) -> Peak:
 
 
 def _assumptions(run: Run, model: Model) -> tuple[str, ...]:
+    """What the numbers rest on: the choices first, then what was left out."""
     lines = [
         f"strategy {run.strategy}, recipe {run.recipe}, optimizer {run.optimizer}",
         "bytes are those of the largest rank",
         *model.assumptions,
     ]
+    if reason := unsupported(model):
+        lines.append(f"{reason}: the phases and the peak are not computed")
+    else:
+        lines += _about_activations(run)
     if not model.has_architecture:
-        lines.append("a bare count has no architecture: activations, total and peak are not computed")
+        lines.append("the one-line formula lacks its activations, and so its total")
     if run.strategy == "ddp":
         lines.append("DDP holds everything on every GPU: more GPUs add throughput, not capacity")
-    if run.recipe == "zero" and run.strategy in ("zero1", "zero2", "zero3"):
+    if run.held != run.recipe:
         lines.append(
-            "recipe zero is the paper's accounting between steps; "
-            "at its step DeepSpeed also holds 4 bytes per parameter of fp32 gradients, sharded"
+            "recipe zero is the paper's accounting between steps; phases and peak are those of DeepSpeed, "
+            "which at its step also holds fp32 gradients, sharded"
+        )
+    if run.held == "deepspeed":
+        lines.append(
+            f"reduce_bucket_size {run.reduce_bucket_size:,}"
+            + (
+                f", stage3_max_live_parameters {run.stage3_max_live_parameters:,}, sub_group_size "
+                f"{run.sub_group_size:,}: stage 3 makes fp32 gradients for one sub-group at a time"
+                if run.strategy == "zero3"
+                else ", one flat partition: its fp32 gradients are all made at once"
+            )
         )
     if run.lora_rank:
-        lines.append(f"LoRA rank {run.lora_rank} on {run.lora_targets}; the base is frozen in {run.base_dtype}")
+        lines.append(_about_adapters(run))
+    if get_optimizer(run.optimizer).paged:
+        lines.append("paged states are managed memory, which PyTorch does not count: they are in the host's bytes")
+    if run.offload != "none":
+        lines.append(f"offloaded to the host: {', '.join(run.offloaded)}")
     return tuple(lines)
+
+
+def _about_activations(run: Run) -> list[str]:
+    attention = attention_of(run.model, run.attention)
+    again = {
+        "full": "every layer is recomputed from its input",
+        "selective": "every second layer is recomputed from its input",
+        "matmuls": "each layer keeps its matrix products and attention, and recomputes the rest",
+        "none": "every layer keeps what its backward needs",
+    }
+    logits = "logits in full, upcast to fp32" if run.loss == "full" else "logits a few tokens at a time"
+    where = "each rank reads the model on the CPU" if run.load == "cpu" else "each rank reads the model on its GPU"
+    lines = [
+        f"checkpointing {run.checkpointing}: {again[run.checkpointing]}; {attention} attention; {logits}",
+        f"optimizer step {run.step}; {where}; {run.save} checkpoints; {NODE} GPUs share a host",
+        "the band adds a CUDA context, NCCL and fragmentation as published: it has not been measured on a GPU here",
+    ]
+    if attention != run.attention:
+        lines.append("transformers has no SDPA for this model and falls back to eager attention")
+    return lines
+
+
+def _about_adapters(run: Run) -> str:
+    """How the adapters are held, and what peft does where nobody says otherwise."""
+    held = {"autocast": "fp32, under autocast", "fp32": "fp32", "fsdp2-mixed": "fp32 shards, bf16 when gathered"}
+    how = held.get(run.recipe, "16-bit")
+    default = "" if how.startswith("fp32") else "; peft's own default is fp32 adapters, recipe autocast"
+    base = "nf4, double-quantised" if run.base_dtype == "nf4" else run.base_dtype
+    return f"LoRA rank {run.lora_rank} on {run.lora_targets}; base frozen in {base}; adapters {how}{default}"
