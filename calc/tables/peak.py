@@ -68,13 +68,13 @@ def ways_out(model: Model) -> str:
         [
             ("AdamW, fp32 shards, FSDP2", fsdp2, h100),
             ("pure bf16 AdamW, FSDP2", pure, h100),
-            ("the same, embedding and head as units of their own", replace(pure, wrap="block+ends"), h100),
+            ("the same, ends wrapped apart", replace(pure, wrap="block+ends"), h100),
             ("8-bit Adam, no master, FSDP1", replace(pure, strategy="fsdp1", optimizer="adamw8bit"), h100),
             ("AdamW on the host, ZeRO-3", Run(model=model, world_size=8, offload="optimizer"), h100),
             ("QLoRA rank 16, FSDP2", adapters, h100),
             ("AdamW, fp32 shards, FSDP2", replace(fsdp2, world_size=16), h100),
             (
-                "the same, embedding and head as units of their own",
+                "the same, ends wrapped apart",
                 replace(fsdp2, world_size=16, wrap="block+ends"),
                 h100,
             ),
@@ -220,8 +220,8 @@ def attention_table(run: Run, seq_lens: Sequence[int]) -> str:
 def allowance_table() -> str:
     """What a process needs beside its tensors, least and most."""
     rows = [
-        ["CUDA context with cuBLAS", *map(size, CONTEXT_BYTES)],
-        ["NCCL, from two GPUs on", *map(size, NCCL_BYTES)],
+        ["CUDA context with cuBLAS", *(size(amount, "GB", 2) for amount in CONTEXT_BYTES)],
+        ["NCCL, from two GPUs on", *(size(amount, "GB", 2) for amount in NCCL_BYTES)],
         ["fragmentation", "none", f"{FRAGMENTATION_PERCENT} % of the peak"],
     ]
     return markdown(["Line", ">Least", ">Most"], rows)
