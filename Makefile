@@ -11,6 +11,7 @@ export NO_MKDOCS_2_WARNING = 1
 
 python := .venv/bin/python
 oracle := .venv-oracle/bin/python
+schema := .venv/bin/check-jsonschema --quiet --builtin-schema
 pip := -m pip install -qq --disable-pip-version-check --no-input
 
 # What is wrong with a Python, in one line, or nothing.
@@ -78,10 +79,15 @@ serve: .venv/node ## Serve the site on 127.0.0.1:8000 and rebuild it at each cha
 test: .venv/test ## Run every example, test and check of the built site
 	@$(python) -m pytest -q
 
-lint: .venv/test
+lint: .venv/test ## Check style, types, the workflow and its schema
 	@$(python) -m ruff check
 	@$(python) -m ruff format --check
 	@$(python) -m mypy
+	@.venv/bin/zizmor --offline --quiet --pedantic .github
+	@$(schema) vendor.github-workflows .github/workflows/*.yml
+	@$(schema) vendor.dependabot .github/dependabot.yml
+	@$(schema) vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	@$(schema) vendor.citation-file-format CITATION.cff
 
 format: .venv/test ## Put the code into its form
 	@$(python) -m ruff check --fix
