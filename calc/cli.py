@@ -14,17 +14,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from calc import check, communication, configs, gpus, models, oom
 from calc.audit.claims import Judgement, judgements
-from calc.estimate import CHOICES, Estimate, Phase, Run, estimate
-from calc.fit import fit
+from calc.estimate import CHOICES, SETTINGS, Estimate, Phase, Run, estimate
+from calc.fit import fit, verdict
 from calc.sharding import STRATEGIES
 from calc.states import OPTIMIZERS, RECIPES
 from calc.tables.calculator import calculator
 from calc.tables.plain import plain
 from calc.units import UNITS, InputError, unknown
+from calc.units import text as written
 
 Json = Mapping[str, object] | list[object]
 
@@ -41,6 +42,12 @@ def _int(text: str) -> int:
         return int(text.replace("_", ""))
     except ValueError:
         raise argparse.ArgumentTypeError(f"not a whole number: {text[:40]!r}") from None
+
+
+def _bool(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"not true or false: {text[:40]!r}")
+    return text == "true"
 
 
 @cache
@@ -73,6 +80,8 @@ def parser() -> argparse.ArgumentParser:
         if name == "fit":
             sub.add_argument("--gpu", action="append", metavar="G", help="only this card; repeat")
         else:
+            sub.add_argument("--gpu", metavar="G", help="a card: adds the verdict")
+            sub.add_argument("--gate", choices=("fits", "tight"), help="exit status 1 where the verdict is worse")
             sub.add_argument("--config-file", metavar="F", help="read the run from a DeepSpeed JSON or Accelerate YAML")
     config = command("config", "The config file of a framework for a run, ready to copy.")
     config.add_argument("model", metavar="MODEL", help=_MODEL)
@@ -123,6 +132,11 @@ def _run_options(sub: argparse.ArgumentParser) -> None:
     defaults = {field.name: field.default for field in fields(Run)}
     for name, allowed in CHOICES.items():
         sub.add_argument(f"--{name.replace('_', '-')}", default=defaults[name], help=", ".join(allowed))
+    for name, owner in SETTINGS.items():
+        if name not in CHOICES:
+            kind = _bool if isinstance(defaults[name], bool) else _int
+            default = str(defaults[name]).lower()
+            sub.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, help=f"{owner}; {default}")
 
 
 def _lora_options(sub: argparse.ArgumentParser) -> None:
@@ -164,7 +178,29 @@ def _found(args: argparse.Namespace) -> Estimate:
 
 
 def _estimate(args: argparse.Namespace) -> Json:
-    return estimate_json(_found(args))
+    found, gpu = _found(args), args.gpu and gpus.get(args.gpu)
+    if not gpu:
+        if args.gate:
+            raise InputError("--gate needs --gpu, the card to be judged")
+        return estimate_json(found)
+    said = verdict(found, gpu)
+    if args.gate and said is None:
+        raise InputError(f"no verdict on {found.model.name} and {gpu.name}: its peak or visible memory is not known")
+    return {**estimate_json(found), "gpu": gpu.name, "visible_bytes": gpu.visible_bytes, "verdict": said}
+
+
+def _gate(least: str, answer: Any) -> int:
+    """0 where the verdict is `least` or better, else 1 and one line on standard error that says what is too much."""
+    if answer["verdict"] in ("fits", least):
+        return 0
+    phase, low = answer["peak"]["phase"], answer["peak"]["low"]
+    line = max(answer["phases"][phase]["lines"], key=lambda line: line["bytes"])
+    print(
+        f"gate: {answer['verdict']}: needs {written(low)} to {written(answer['peak']['high'])}, {answer['gpu']} shows "
+        f"{written(answer['visible_bytes'])}; most of it is {line['line']}, {written(line['bytes'])} in {phase}",
+        file=sys.stderr,
+    )
+    return 1
 
 
 def _config(args: argparse.Namespace) -> Json:
@@ -444,6 +480,8 @@ def _main(argv: Sequence[str] | None) -> int:
         return _check(args)
     found = _ANSWERS[args.command](args)
     print(json.dumps(found, indent=2) if args.json else plain(args.command, found))
+    if getattr(args, "gate", None):
+        return _gate(args.gate, found)
     if args.command == "config" and isinstance(found, dict) and not args.json:
         print("".join(f"# {line}\n" for line in found["beside"]), end="", file=sys.stderr)  # JSON has no comments
     return 0
