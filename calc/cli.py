@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import os
@@ -403,18 +404,23 @@ def _check(args: argparse.Namespace) -> int:
         try:
             left, rewritten = check.check_file(path, answer=ask, fix=args.fix)
         except InputError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {_line(error)}", file=sys.stderr)
             status = 2
             continue
         findings += (finding for finding in left if not args.only_marked or finding.kind != "unmarked")
         for stale in rewritten if not args.json else ():
-            print(f"{stale.file}:{stale.line}: {stale.said} → {stale.computed} in: {stale.sentence}")
+            print(_line(f"{stale.file}:{stale.line}: {stale.said} → {stale.computed} in: {stale.sentence}"))
     if args.json:
         print(json.dumps([finding.as_json() for finding in findings], indent=2))
     for finding in findings if not args.json else ():
         if not finding.ok:
-            print(finding)
+            print(_line(finding))
     return max(status, *(0 if f.ok else 2 if f.kind == "unreadable" else 1 for f in findings), 0)
+
+
+def _line(told: object) -> str:
+    """One line that no terminal reads as a command, whatever was put into a message."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(told))
 
 
 _ANSWERS: Mapping[str, Callable[[argparse.Namespace], Json]] = {
@@ -453,14 +459,15 @@ def calculated(argv: Sequence[str], gpu: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and print its answer; 0, or 2 with one `error:` line for bad input."""
     for stream in (sys.stdin, sys.stdout):
-        if isinstance(stream, io.TextIOWrapper):  # what it cannot read or write becomes \\xff or \\u2192
-            stream.reconfigure(errors="backslashreplace")
+        with contextlib.suppress(io.UnsupportedOperation):  # input that was read before keeps its errors
+            if isinstance(stream, io.TextIOWrapper):  # what it cannot read or write becomes \xff or \u2192
+                stream.reconfigure(errors="backslashreplace")
     try:
         status = _main(argv)
         if sys.stdout:
             sys.stdout.flush()  # here, and not at Python's end, where a full disk is a traceback
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {_line(error)}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

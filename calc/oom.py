@@ -21,7 +21,7 @@ MIB = UNITS["MiB"]
 SMALL_BYTES = 20 * MIB
 #: A line within 2 % of the request is called near; so many are named.
 NEAR_PERCENT, MAX_CANDIDATES = 2, 8
-_QUANTITY = r"(\d+(?:\.\d+)?)\s*(bytes|[KMGT]i?B)"
+_QUANTITY = r"(\d{1,30}(?:\.\d{1,30})?)\s*(bytes|[KMGT]i?B)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
