@@ -59,8 +59,9 @@ help: ## List the targets
 	@$(oracle) $(pip) torch==2.13.0
 	@touch $@
 
-.venv-oracle/oracle: .venv-oracle/made requirements/oracle.txt
+.venv-oracle/oracle: .venv-oracle/made requirements/oracle.txt requirements/frameworks.txt
 	@DS_BUILD_OPS=0 $(oracle) $(pip) --no-deps --require-hashes -r requirements/oracle.txt
+	@$(oracle) $(pip) --no-deps --require-hashes -r requirements/frameworks.txt
 	@touch $@
 
 # --- what a reader of this file came for -----------------------------------------------------------
@@ -120,9 +121,10 @@ verify-quick: .venv-oracle/oracle ## The part of verify that takes about two min
 
 .PHONY: lock clean
 lock: ## Resolve requirements/*.in again (needs uv on the path)
-	@cd requirements && for name in site node test browser oracle; do \
+	@cd requirements && for name in site node test browser oracle frameworks; do \
 	    uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	        --no-emit-index-url --no-header $$(test $$name = oracle && echo --override oracle-override.txt) \
+	        $$(test $$name = frameworks && echo --no-deps) \
 	        $$name.in -o $$name.txt || exit 1; done
 
 clean: ## Remove what the other targets made

@@ -139,23 +139,26 @@ def test_llamafactory_reads_the_run(path: str) -> None:
     assert (found["bf16"], found["pure_bf16"]) == (True, False)
 
 
+REFUSED: dict[str, dict[str, Any]] = {
+    "stage": {"zero_optimization": {"stage": 4}},
+    "reduce_bucket": {"zero_optimization": {"stage": 3, "reduce_bucket": 1}},
+    "fp16": {"fp16": {"enabled": True}},
+    "train_batch_size": {"train_batch_size": 7},
+}
+
+
 @pytest.mark.quick
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"zero_optimization": {"stage": 4}}, "stage"),
-        ({"zero_optimization": {"stage": 3, "reduce_bucket": 1}}, "reduce_bucket"),
-        ({"fp16": {"enabled": True}}, "fp16"),
-        ({"train_batch_size": 7}, "train_batch_size"),
-    ],
-)
-def test_what_deepspeed_refuses_is_refused_here_too(change: dict[str, Any], named: str, tmp_path: Path) -> None:
+def test_what_deepspeed_refuses_is_refused_here_too(tmp_path: Path) -> None:
     needs("deepspeed")
-    file = tmp_path / "ds_config.json"
-    file.write_text(json.dumps(json.loads((FOLDER / "8b-zero3" / "ds_config.json").read_text()) | change))
-    assert "refused" in run("tests.oracle.config_loaders", "deepspeed", file)[str(file)]
-    with pytest.raises(InputError, match=named):
-        configs.read(str(file), 8, load("llama-3.1-8b"))
+    good = json.loads((FOLDER / "8b-zero3" / "ds_config.json").read_text())
+    paths = [tmp_path / f"{named}.json" for named in REFUSED]
+    for path, change in zip(paths, REFUSED.values(), strict=True):
+        path.write_text(json.dumps(good | change))
+    found = run("tests.oracle.config_loaders", "deepspeed", *paths)
+    assert ["refused" in found[str(path)] for path in paths] == [True] * len(paths)
+    for path in paths:
+        with pytest.raises(InputError, match=path.stem):
+            configs.read(str(path), 8, load("llama-3.1-8b"))
 
 
 SNIPPETS: dict[str, dict[str, Any]] = {
@@ -184,25 +187,28 @@ def test_what_the_snippets_keep_is_what_they_say(model: str, tmp_path: Path) -> 
             kept = estimate(Run(model=loaded, world_size=2, strategy=strategy, recipe=recipe)).states.total
             expected[f"{FOLDER / 'text-c' / strategy}.py:{dtype}"] = kept
     found = run("tests.oracle.config_ranks", config, 2, *expected)
-    if model == "odd":  # FSDP1 rounds a flat parameter up, by less than a row of alignment
+    if model == "odd":  # calc counts FSDP1 with use_orig_params, which starts each tensor on 16 bytes
         for name in [name for name in expected if "fsdp1" in name]:
-            assert 0 <= found.pop(name) - expected.pop(name) <= 4096
+            assert 0 <= expected.pop(name) - found.pop(name) < 1024
     assert found == expected
 
 
 @pytest.mark.quick
-def test_text_c_fails_as_printed_and_once_more_when_imported() -> None:
+def test_text_c_fails_as_printed_and_once_more_when_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     needs("torch")
     import torch
 
     page = (ROOT / "docs" / "how-to" / "configs.md").read_text()
-    torch.cuda.current_device = lambda: "cpu"
-    snippet = page.partition("```python")[2].partition("```")[0]
-    with pytest.raises(NameError, match="transformer_auto_wrap_policy"):
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: torch.device("cpu"))
+    snippet = page.partition("```python\nfrom")[2].partition("```")[0]
+    snippet = f"from{snippet}"
+    with pytest.raises(NameError) as missing:
         exec(snippet, {"base_model": None})
     imported = "from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy\n" + snippet
-    with pytest.raises(TypeError, match="missing 2 required positional arguments"):
+    with pytest.raises(TypeError) as called:
         exec(imported, {"base_model": None})
+    assert f"NameError: {missing.value}\n" in page
+    assert f"TypeError: {called.value}\n" in page.replace("\n  ", " ")
 
 
 @pytest.mark.parametrize(
