@@ -68,12 +68,11 @@ def optimizers_table() -> str:
             ", ".join(f"`{state}`" for state in item.states) or "none",
             item.nominal_bytes("fp32"),
             item.nominal_bytes("bf16"),
-            item.library,
-            item.note,
+            "; ".join(filter(None, (item.library, item.note))),
         ]
         for name, item in OPTIMIZERS.items()
     ]
-    return markdown(["Name", "States", ">fp32 states", ">bf16 states", "Library", "Note"], rows)
+    return markdown(["Name", "States", ">fp32 states", ">bf16 states", "Library"], rows)
 
 
 def recipes_table() -> str:
@@ -88,12 +87,9 @@ def recipes_table() -> str:
                 *(line or "–" for line in lines),
                 sum(lines) + state,
                 recipe.held_by,
-                ", ".join(f"`{strategy}`" for strategy in recipe.strategies),
             ]
         )
-    return markdown(
-        ["Name", ">Weights", ">Gradients", ">Master", ">With AdamW", "Stack that holds it", "Strategies"], rows
-    )
+    return markdown(["Name", ">Weights", ">Gradients", ">Master", ">With AdamW", "Stack that holds it"], rows)
 
 
 def strategies_table() -> str:
