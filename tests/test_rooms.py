@@ -14,8 +14,8 @@ ROOMS = ["units", "models", "gpus", "states", "sharding", "activations", "estima
 ROOMS += ["configs", "oom", "audit", "tables", "check", "cli"]
 #: Only the standard library, so that the same files run in a browser.
 OUTSIDE = {
-    "argparse", "ast", "bisect", "collections", "dataclasses", "difflib", "fractions", "functools", "heapq", "html",
-    "importlib", "itertools", "json", "math", "os", "pathlib", "re", "stat", "sys", "tempfile", "types", "typing",
+    "argparse", "ast", "bisect", "collections", "dataclasses", "difflib", "enum", "fractions", "functools", "heapq", "html",
+    "importlib", "io", "itertools", "json", "math", "os", "pathlib", "re", "stat", "sys", "tempfile", "types", "typing",
 }  # fmt: skip
 
 

@@ -201,7 +201,7 @@ def test_a_known_model_has_transformers_tensors_in_their_order(model_id: str) ->
     assert json.loads(RECORD.read_text("utf-8"))["models"][model_id]["num_tensors"] == len(found)
 
 
-@pytest.mark.parametrize("config", cases())
+@pytest.mark.parametrize("config", list(cases()))
 def test_an_altered_config_has_transformers_tensors(config: dict[str, Any]) -> None:
     assert sorted(listed(models.from_config(config, "altered"))) == sorted(instantiated(on_meta(config)))
 
