@@ -129,6 +129,14 @@ def _run_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--seq-len", type=_int, default=2048, help="tokens of one sequence")
     sub.add_argument("--micro-batch", type=_int, default=1, help="sequences per GPU at a time")
     sub.add_argument("--accumulation", type=_int, default=1, help="micro-batches between optimizer steps")
+    for name, told in (
+        ("tp", "degree of tensor parallelism"),
+        ("pp", "degree of pipeline parallelism, the stages"),
+        ("cp", "degree of context parallelism, parts of a sequence"),
+        ("ep", "degree of expert parallelism"),
+    ):
+        sub.add_argument(f"--{name}", type=_int, metavar="N", default=1, help=told)
+    sub.add_argument("--shard-size", type=_int, metavar="N", default=0, help="hsdp: GPUs that shard; 0: 8")
     _lora_options(sub)
     defaults = {field.name: field.default for field in fields(Run)}
     for name, allowed in CHOICES.items():

@@ -90,6 +90,8 @@ def collectives(run: Run, *, gathered: str = "", sync: str = "") -> tuple[Collec
             raise unknown(name, value, allowed)
     if gathered and not full:
         raise InputError(f"gathered is for zero3, fsdp1, fsdp2 and hsdp; {run.strategy} gathers no layers")
+    if run.tp * run.pp * run.cp * run.ep > 1:
+        raise InputError("only data parallelism is counted here: leave tp, pp, cp and ep at 1")
     if run.world_size == 1:
         return ()
     root = fsdp and model.has_architecture and run.wrap == "block"
@@ -97,7 +99,7 @@ def collectives(run: Run, *, gathered: str = "", sync: str = "") -> tuple[Collec
     each_micro_step = (full or run.strategy == "zero2") and not run.no_sync
     sync = sync or ("micro-step" if each_micro_step else "step")
     each = run.accumulation if sync == "micro-step" else 1
-    ranks = run.world_size
+    ranks = run.ranks
     layout = strategy.layout if full else "flat"
     computes, reduces = 4 if run.recipe == "fp32" else 2, DTYPE_BYTES[run.reduce_dtype]
 
@@ -131,6 +133,12 @@ def collectives(run: Run, *, gathered: str = "", sync: str = "") -> tuple[Collec
         for when, which in (("forward", sections), ("backward", again)) if which
     ]  # fmt: skip
     found.append(Collective(name="reduce-scatter", what="gradients", ranks=ranks, shard_bytes=reduced, times=each))
+    if groups := run.world_size // ranks - 1:
+        piece = ceil_div(reduced, groups + 1)
+        found.append(
+            Collective(name="all-reduce", what="gradient shards between groups", ranks=groups + 1, shard_bytes=piece,
+                       times=each, stride=ranks)
+        )  # fmt: skip
     return tuple(found)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from calc.communication import collectives
+from calc.estimate import Run, estimate
 from calc.models import load
 from calc.models.parts import part, stages
 from calc.sharding import get_strategy, kept
@@ -102,3 +104,81 @@ def test_published_megatron_accountings() -> None:
 def test_a_degree_that_cuts_nothing_evenly_is_refused(name: str, degrees: dict[str, int], said: str) -> None:
     with pytest.raises(InputError, match=said.replace("*.mlp", r"\*.mlp")):
         part(load(name), **degrees)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 8, 1000])
+def test_hsdp_keeps_what_its_shard_group_keeps_at_any_number_of_replicas(groups: int) -> None:
+    found = estimate(Run(model=LLAMA, world_size=8 * groups, strategy="hsdp", shard_size=8))
+    alone = estimate(Run(model=LLAMA, world_size=8, strategy="fsdp2"))
+    assert (found.states, found.peak, found.one_line) == (alone.states, alone.peak, alone.one_line)
+    assert found.states.total == 141_107_412_992
+
+
+def test_degrees_of_a_run() -> None:
+    def states(**degrees: int) -> int:
+        return estimate(Run(model=LLAMA, world_size=8, **degrees)).states.total  # type: ignore[arg-type]
+
+    assert states(tp=8) == 141_107_412_992 + 18_464_768
+    assert states(pp=8) == 153_715_605_504
+    assert states(pp=8) > states() == states(cp=8)
+    assert Run(model=LLAMA, world_size=8, tp=8).strategy == "single"
+    assert Run(model=LLAMA, world_size=64, tp=8).ranks == 8
+
+
+def test_a_pipeline_s_first_stage_holds_a_micro_batch_for_every_stage() -> None:
+    """Activations of a stage: min(stages from it on, micro-batches) micro-batches (1F1B, arXiv:2104.04473)."""
+
+    def peak(accumulation: int, pp: int = 8) -> int:
+        run = Run(model=LLAMA, world_size=8, pp=pp, accumulation=accumulation, seq_len=32_768, loss="chunked")
+        found = estimate(run)
+        assert found.peak
+        return found.peak.bytes
+
+    first = 10 * 2 * 8192 * 32_768
+    assert peak(8) == peak(64)
+    assert peak(8) - peak(4) == 4 * first
+
+
+def test_parts_of_a_sequence_and_experts_in_a_run() -> None:
+    def of(name: str, **settings: object) -> tuple[int, int]:
+        found = estimate(Run(model=load(name), world_size=16, **settings))  # type: ignore[arg-type]
+        assert found.peak
+        return found.states.total, found.peak.bytes
+
+    whole, halves = (of("llama-3.3-70b", strategy="fsdp2", seq_len=65_536, cp=cp) for cp in (1, 2))
+    assert halves == of("llama-3.3-70b", strategy="fsdp2", seq_len=32_768)
+    assert halves[0] == whole[0]
+    assert halves[1] < whole[1]
+    plain, dealt = (of("mixtral-8x7b-v0.1", strategy="fsdp2", ep=ep) for ep in (1, 8))
+    assert dealt[0] == plain[0]  # divided by 16 either way
+    assert dealt[1] < plain[1]  # but no longer gathered
+    assert of("mixtral-8x7b-v0.1", strategy="zero1", ep=8)[0] < of("mixtral-8x7b-v0.1", strategy="zero1")[0]
+
+
+def test_hsdp_sends_only_gradient_shards_between_nodes() -> None:
+    """Between two nodes: all-reduced fp32 gradients against gathered weights and scattered gradients."""
+    run = Run(model=LLAMA, world_size=16, strategy="hsdp", accumulation=4)
+    inside, outside = [], []
+    for found in collectives(run):
+        (outside if found.between_nodes(8) else inside).append(found)
+    assert [found.what for found in outside] == ["gradient shards between groups"]
+    assert sum(found.between_nodes(8) for found in outside) == 4 * 2 * 4 * LLAMA.num_params // 2
+    assert sum(found.num_bytes for found in inside) == sum(
+        found.num_bytes for found in collectives(Run(model=LLAMA, world_size=8, strategy="fsdp2", accumulation=4))
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"world_size": 16, "tp": 16}, "tp 16 does not divide num_key_value_heads"),
+        ({"world_size": 8, "pp": 3}, "tp·pp·cp 3 does not divide world_size 8"),
+        ({"world_size": 8, "tp": 2, "strategy": "single"}, "'single' takes world_size 2, not 8"),
+        ({"world_size": 12, "strategy": "hsdp"}, "shard_size 8 or ep 1 does not divide the 12 ranks"),
+        ({"world_size": 8, "shard_size": 4}, "shard_size is a setting of strategy 'hsdp'"),
+        ({"world_size": 8, "pp": 0}, "pp must be a whole number from 1"),
+    ],
+)
+def test_bad_degrees(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        Run(model=LLAMA, **settings)  # type: ignore[arg-type]

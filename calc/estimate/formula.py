@@ -50,7 +50,8 @@ def one_line(run: Run, model: Model | None = None) -> OneLine:
     >>> one_line(Run(model=load("llama-3.3-70b"), world_size=8)).total
     146342440704
     """
-    model = model or run.trained
+    model = model or max((model for _, model in run.parts()), key=lambda part: part.num_params)
+    run = run.local
     recipe, strategy = get_recipe(run.recipe), get_strategy(run.strategy)
     trainable, frozen = model.num_trainable, model.num_params - model.num_trainable
     lines = {"weights": 0, "master": 0, "gradients": 0}
@@ -70,14 +71,13 @@ def one_line(run: Run, model: Model | None = None) -> OneLine:
         **lines,
         optimizer=optimizer * ("optimizer" not in run.offloaded),
         bucket=trainable * recipe.itemsize("gradients") if ddp else 0,
-        activations=_paper_activations(run),
+        activations=_paper_activations(run, model),
         overhead=OVERHEAD_BYTES,
     )
 
 
-def _paper_activations(run: Run) -> int | None:
-    if not run.model.has_architecture:
+def _paper_activations(run: Run, model: Model) -> int | None:
+    if not model.has_architecture:
         return None
-    config = run.model.config
-    hidden, vocab = int(str(config["hidden_size"])), int(str(config["vocab_size"]))
-    return 2 * run.model.num_layers * run.tokens * hidden + 4 * run.tokens * vocab
+    hidden, vocab = int(str(model.config["hidden_size"])), int(str(model.config["vocab_size"]))
+    return 2 * model.num_layers * run.tokens * hidden + 4 * run.tokens * vocab

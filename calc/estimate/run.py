@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from calc.activations import ATTENTION, CHECKPOINTING, LOSSES, STEPS
 from calc.models import Model, with_adapters
+from calc.models.parts import part, stages
 from calc.sharding import get_strategy
 from calc.states import get_optimizer, get_recipe, refuse
-from calc.units import InputError, unknown, whole
+from calc.units import InputError, ceil_div, unknown, whole
 
 BASE_DTYPES = ("bf16", "fp32", "nf4")
 FSDP = ("fsdp1", "fsdp2", "hsdp")
@@ -41,9 +42,10 @@ SIZES: Mapping[str, int] = MappingProxyType(
         "stage3_max_live_parameters": 10**12,
         "stage3_prefetch_bucket_size": 10**12,
         "sub_group_size": 10**12,
+        **dict.fromkeys(("tp", "pp", "cp", "ep", "shard_size"), 1_000_000),
     }
 )
-_MAY_BE_ZERO = ("lora_rank", "stage3_max_live_parameters", "stage3_prefetch_bucket_size")
+_MAY_BE_ZERO = ("shard_size", "lora_rank", "stage3_max_live_parameters", "stage3_prefetch_bucket_size")
 #: Settings that only one stack has: FSDP, DDP with torch's own ZeRO-1, or DeepSpeed.
 SETTINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -67,7 +69,9 @@ class Run:
     An empty `strategy` means `single` on one GPU and `zero3` on more; an empty `recipe` means
     `fsdp2-mixed` under FSDP and `zero` elsewhere; an empty `reduce_dtype` is fp32 for `fsdp2-mixed` and
     the gradients' own dtype elsewhere. With `lora_rank` > 0 the model is frozen in `base_dtype` and only
-    the adapters on `lora_targets` train. `CHOICES` lists the words that the other settings take.
+    the adapters on `lora_targets` train. `tp`, `pp`, `cp` and `ep` are the degrees of tensor, pipeline, context and
+    expert parallelism; what they leave of `world_size` is data parallel, `ep` and `cp` among it. `shard_size` is the
+    group that HSDP shards over (8 where 0). `CHOICES` lists the words that the other settings take.
     Ranges: `world_size` 1 to 1,000,000, `seq_len` 1 to 100,000,000, `micro_batch` and `accumulation` 1 to 1,000,000.
     Raises `InputError`, one line, for anything else and for a pair that does not run.
 
@@ -105,20 +109,37 @@ class Run:
     lora_rank: int = 0
     lora_targets: str = "all-linear"
     base_dtype: str = "bf16"
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    shard_size: int = 0
 
     def __post_init__(self) -> None:
         for field, largest in SIZES.items():
             whole(field, getattr(self, field), 0 if field in _MAY_BE_ZERO else 1, largest)
+        if self.world_size % (self.tp * self.pp * self.cp):
+            raise InputError(f"tp·pp·cp {self.tp * self.pp * self.cp:,} does not divide world_size {self.world_size:,}")
+        part(self.model, tp=self.tp, pp=self.pp, ep=self.ep)  # refuses what these do not divide
         if not self.strategy:
-            object.__setattr__(self, "strategy", "single" if self.world_size == 1 else "zero3")
+            object.__setattr__(self, "strategy", "single" if self.replicas == 1 else "zero3")
         strategy = get_strategy(self.strategy)
         fsdp = self.strategy in FSDP
         if not self.recipe:
             object.__setattr__(self, "recipe", "fsdp2-mixed" if fsdp else "zero")
         recipe = get_recipe(self.recipe)
         refuse(self.strategy, recipe, get_optimizer(self.optimizer))
-        if strategy.name == "single" and self.world_size != 1:
-            raise InputError(f"strategy 'single' takes world_size 1, not {self.world_size:,}")
+        if strategy.name == "single" and self.replicas != 1:
+            raise InputError(f"strategy 'single' takes world_size {self.tp * self.pp:,}, not {self.world_size:,}")
+        if self.strategy == "hsdp" and not self.shard_size:
+            object.__setattr__(self, "shard_size", min(8, self.replicas))
+        if self.strategy != "hsdp" and self.shard_size:
+            raise InputError(f"shard_size is a setting of strategy 'hsdp', not of {self.strategy!r}")
+        if self.replicas % self.ranks or self.ranks % self.ep:
+            raise InputError(
+                f"shard_size {self.shard_size:,} or ep {self.ep:,} does not divide the "
+                f"{self.replicas:,} ranks that tp and pp leave"
+            )
         own = "fp32" if recipe.itemsize("gradients") == 4 else "bf16"
         if not fsdp and self.reduce_dtype not in ("", own):
             raise InputError(f"reduce_dtype is a setting of FSDP; strategy {self.strategy!r} reduces in {own}")
@@ -149,6 +170,29 @@ class Run:
                 f"offload {self.offload!r} does not exist under strategy {self.strategy!r} with recipe "
                 f"{self.recipe!r}; allowed: {', '.join(allowed)}"
             )
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that hold the same slice of the model before anything is sharded: world_size / (tp · pp)."""
+        return self.world_size // (self.tp * self.pp)
+
+    @property
+    def ranks(self) -> int:
+        """Ranks over which the strategy shards: the replicas, context-parallel ones included, or one HSDP group."""
+        return self.shard_size or self.replicas
+
+    @property
+    def local(self) -> Run:
+        """The run as one shard group sees it: its ranks, and its share of each sequence."""
+        if self.ranks == self.world_size and self.cp == 1:
+            return self
+        seq_len = ceil_div(self.seq_len, self.cp)
+        return replace(self, world_size=self.ranks, seq_len=seq_len, tp=1, pp=1, cp=1)
+
+    def parts(self) -> Iterator[tuple[int, Model]]:
+        """Each kind of pipeline stage that one rank may hold: its number and its slice of the model."""
+        for stage in stages(self.model, self.pp):
+            yield stage, part(self.trained, tp=self.tp, pp=self.pp, ep=self.ep, stage=stage)
 
     @property
     def tokens(self) -> int:

@@ -39,7 +39,8 @@ class Phase:
 class Walk:
     """One forward and backward, layer by layer: what is allocated at each instant that can be the worst."""
 
-    def __init__(self, run: Run, model: Model, states: Kept) -> None:
+    def __init__(self, run: Run, model: Model, states: Kept, waiting: int = 0) -> None:
+        """`waiting` is how many other micro-batches a pipeline stage has begun."""
         self.run, self.model, self.states, self.tokens = run, model, states, run.tokens
         recipe, self.strategy = get_recipe(run.held), get_strategy(run.strategy)
         self.dtype, adapters = compute_dtype(recipe.name, run.base_dtype if run.lora_rank else "")
@@ -60,6 +61,8 @@ class Walk:
         self.costs = [block_cost(model, b, self.dtype, attention, run.seq_len, adapters) for b in model.blocks]
         self.order, self.count = shape.order, len(shape.order)
         self.head = head_cost(model, self.dtype, run.loss, attention, run.checkpointing, run.seq_len)
+        if not model.last:  # a pipeline stage before the last
+            self.head = replace(self.head, norm=0, forward=0, backward=0, weight_work=0)
         self.trains, self.head_trains = shape.trains, shape.head_trains
         self.size = [self.gather(b.tensors) for b in model.blocks]
         self.unpacked = [self.unpack(b.tensors) for b in model.blocks]
@@ -77,9 +80,8 @@ class Walk:
             kept = self.costs[kind].kept(run.checkpointing, layer) * self.tokens
             again = checkpointed(run.checkpointing, layer)
             self.kept.append(self.kept[-1] + kept + (0 if again else self.cast[kind] + self.costs[kind].held))
-        trainable = [t for t in model.tensors if t.trainable]
-        cut = self.layout if self.strategy.stage and self.layout != "greedy" else "whole"
-        self.flat = largest_share(trainable, cut, run.world_size, self.align)
+        self.kept = [waiting * self.kept[-1] + kept for kept in self.kept]
+        self.flat = self.shared(model.tensors, 1)
         share = [self.grad * self.share(b.tensors) for b in model.blocks]
         for kind in reversed(self.order):
             self.done.append(self.done[-1] + share[kind])
@@ -99,9 +101,16 @@ class Walk:
 
     def share(self, tensors: Iterable[Tensor]) -> int:
         """Trainable elements of which one rank keeps the gradient between backward and step."""
-        stage = 1 if self.strategy.stage == 1 and self.deepspeed else self.strategy.stage
-        cut = self.layout if stage >= 2 and self.layout != "greedy" else "whole"
-        return largest_share([t for t in tensors if t.trainable], cut, self.run.world_size, self.align)
+        return self.shared(tensors, 2)
+
+    def shared(self, tensors: Iterable[Tensor], stage: int) -> int:
+        """Trainable elements that one rank has of `tensors` where they are divided from `stage` on."""
+        cut = self.layout if self.strategy.stage >= stage and self.layout != "greedy" else "whole"
+        trained = [t for t in tensors if t.trainable]
+        experts = [t for t in trained if t.kind == "expert" and self.run.ep > 1]
+        others = [t for t in trained if t not in experts] if experts else trained
+        found = largest_share(others, cut, self.run.world_size, self.align)
+        return found + (largest_share(experts, cut, self.run.world_size // self.run.ep, self.align) if experts else 0)
 
     def edges(self) -> int:
         """Bytes of gradients that DeepSpeed's stages 1 and 2 keep whole because their partition cuts them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
 from calc.activations import attention_of, unsupported
@@ -11,6 +11,7 @@ from calc.estimate.formula import OneLine, one_line
 from calc.estimate.run import Run
 from calc.estimate.walk import Phase, Walk
 from calc.models import Model
+from calc.models.parts import only
 from calc.sharding import Kept, get_strategy, kept
 from calc.states import get_optimizer, get_recipe
 
@@ -19,6 +20,16 @@ from calc.states import get_optimizer, get_recipe
 CONTEXT_BYTES, NCCL_BYTES = (300_000_000, 600_000_000), (360_000_000, 410_000_000)
 #: Blocks that the allocator cannot reuse: none to 5 % of the peak (PyTorch's rounding took 4.8 % of a published run).
 FRAGMENTATION_PERCENT = 5
+#: What each degree of parallelism is taken to be.
+DEGREES: Mapping[str, str] = MappingProxyType(
+    {
+        "tp": "norms and the residual stream are whole on each rank, without sequence parallelism",
+        "pp": "one forward, one backward; the largest stage is shown",
+        "cp": "each rank has its part of every sequence; keys and values in transit are not counted",
+        "ep": "tokens are routed evenly; those in transit are not counted",
+        "shard_size": "one shard group is shown; the others are copies of it",
+    }
+)
 #: GPUs that share one host's memory.
 NODE = 8
 
@@ -65,26 +76,14 @@ def estimate(run: Run) -> Estimate:
     (141107412992, 'layers_bwd')
     """
     model = run.trained
-    states = _kept(run, model, run.recipe)
-    held = states if run.held == run.recipe else _kept(run, model, run.held)
-    phases: Mapping[str, Phase] | None = None
-    instants: tuple[Phase, ...] = ()
-    if not unsupported(model):
-        walk = Walk(run, model, replace(held, optimizer=0) if get_optimizer(run.optimizer).paged else held)
-        instants = tuple(walk.instants())
-        phases = MappingProxyType(
-            {
-                "load": walk.load(),
-                "forward+backward": max(instants, key=lambda phase: phase.bytes),
-                "step": walk.step(),
-                "save": walk.save(),
-            }
-        )
+    ranks = [_rank(run, stage, part) for stage, part in run.parts()]
+    states, phases, instants = max(ranks, key=lambda rank: max((p.bytes for p in (rank[1] or {}).values()), default=0))
+    states = max((rank[0] for rank in ranks), key=lambda states: states.total)
     return Estimate(
         run=run,
         model=model,
         states=states,
-        one_line=one_line(run, model),
+        one_line=one_line(run),
         phases=phases,
         instants=instants,
         peak=_peak(run, phases) if phases else None,
@@ -93,11 +92,43 @@ def estimate(run: Run) -> Estimate:
     )
 
 
+def _rank(run: Run, stage: int, model: Model) -> tuple[Kept, Mapping[str, Phase] | None, tuple[Phase, ...]]:
+    """What one rank of a pipeline stage keeps, its phases, and all its instants; `model` is its slice."""
+    local = run.local
+    states = _kept(local, model, run.recipe)
+    held = states if run.held == run.recipe else _kept(local, model, run.held)
+    if unsupported(model):
+        return states, None, ()
+    # One forward, one backward: a stage has begun a micro-batch for itself and each stage after it.
+    waiting = min(run.pp - stage, run.accumulation) - 1
+    resident = replace(held, optimizer=0) if get_optimizer(run.optimizer).paged else held
+    walk = Walk(local, model, resident, waiting)
+    instants = tuple(walk.instants())
+    phases = {
+        "load": walk.load(),
+        "forward+backward": max(instants, key=lambda phase: phase.bytes),
+        "step": walk.step(),
+        "save": walk.save(),
+    }
+    return states, MappingProxyType(phases), instants
+
+
 def _kept(run: Run, model: Model, recipe: str) -> Kept:
     """What stays on the GPU of what the recipe keeps."""
+    return replace(_divided(run, model, recipe), **dict.fromkeys(run.offloaded, 0))
+
+
+def _divided(run: Run, model: Model, recipe: str) -> Kept:
+    """What one rank keeps, on the GPU or offloaded; experts are divided among fewer ranks."""
     optimizer, strategy = get_optimizer(run.optimizer), get_strategy(run.strategy)
-    found = kept(model, get_recipe(recipe), optimizer, strategy, run.world_size, run.base_dtype)
-    return replace(found, **dict.fromkeys(run.offloaded, 0))
+
+    def of(model: Model, ranks: int) -> Kept:
+        return kept(model, get_recipe(recipe), optimizer, strategy, ranks, run.base_dtype)
+
+    if run.ep == 1:
+        return of(model, run.world_size)
+    parts = (of(only(model, experts=False), run.world_size), of(only(model, experts=True), run.world_size // run.ep))
+    return Kept(**{field.name: sum(getattr(part, field.name) for part in parts) for field in fields(Kept)})
 
 
 def _host(run: Run, model: Model) -> int:
@@ -107,11 +138,11 @@ def _host(run: Run, model: Model) -> int:
     offloaded, and states of a paged optimizer; saving the whole model on one rank, for a full state dict.
     """
     ranks, optimizer = min(run.world_size, NODE), get_optimizer(run.optimizer)
-    recipe, strategy = get_recipe(run.held), get_strategy(run.strategy)
+    recipe = get_recipe(run.held)
     away = {*run.offloaded, *(["optimizer"] if optimizer.paged else [])}
     resident = 0
     if away:
-        found = kept(model, recipe, optimizer, strategy, run.world_size, run.base_dtype)
+        found = max((_divided(run.local, part, run.held) for _, part in run.parts()), key=lambda kept: kept.total)
         resident = sum(getattr(found, line) for line in away)
     stored = 2 if run.lora_rank else recipe.itemsize("weights")
     whole: int = stored * run.model.num_params
@@ -145,6 +176,7 @@ def _assumptions(run: Run, model: Model) -> tuple[str, ...]:
         lines += _about_activations(run)
     if not model.has_architecture:
         lines.append("the one-line formula lacks its activations, and so its total")
+    lines += [f"{name} {getattr(run, name)}: {told}" for name, told in DEGREES.items() if getattr(run, name) > 1]
     if run.strategy == "ddp":
         lines.append("DDP holds everything on every GPU: more GPUs add throughput, not capacity")
     if run.held != run.recipe:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 
@@ -10,10 +10,7 @@ from calc.models.tensors import Model, Tensor
 from calc.units import InputError, ceil_div
 
 #: Cut by outputs, by inputs, and held whole by every rank of a tensor-parallel group.
-COLUMNS = (
-    *("q_proj", "k_proj", "v_proj", "qkv_proj", "q_b_proj", "kv_b_proj", "sinks"),
-    *("gate_proj", "up_proj", "gate_up_proj"),
-)
+COLUMNS = ("q_proj", "k_proj", "v_proj", "qkv_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj", "gate_up_proj")
 ROWS = ("o_proj", "down_proj")
 WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "shared_expert_gate")
 
@@ -38,66 +35,65 @@ def part(model: Model, *, tp: int = 1, ep: int = 1, pp: int = 1, stage: int = 0)
         raise InputError(f"{model.name} is a bare count; tp, pp and ep need the shapes of a model's layers")
     if pp > model.num_layers:
         raise InputError(f"pp {pp} is more than the {model.num_layers} layers of {model.name}")
-    if tp > 1:
-        for field in ("num_attention_heads", "num_key_value_heads"):
-            _divided(field, int(str(model.config.get(field) or tp)), "tp", tp)
-    ends = [model.num_layers * index // pp for index in (stage, stage + 1)]
-    last = (*model.last, *(model.first if model.tied and pp > 1 else ())) if stage == pp - 1 else ()
-    blocks = (
-        replace(
-            block, layers=tuple(n for n in block.layers if ends[0] <= n < ends[1]), tensors=_cut(block.tensors, tp, ep)
-        )
-        for block in model.blocks
-    )
-    heads = {
-        field: ceil_div(int(str(model.config[field])), tp)
-        for field in ("num_attention_heads", "num_key_value_heads", "vocab_size")
-        if field in model.config
-    }
+    heads = {name: int(str(model.config.get(name) or tp)) for name in ("num_attention_heads", "num_key_value_heads")}
+    sizes = {name: _divided(name, size, "tp", tp) for name, size in heads.items()}
+    sizes["vocab_size"] = ceil_div(int(str(model.config["vocab_size"])), tp)
+    begin, end = (model.num_layers * index // pp for index in (stage, stage + 1))
+    copy = tuple(replace(t, name="lm_head.weight", kind="linear") for t in model.first if model.tied and pp > 1)
+
+    def cut(tensors: Iterable[Tensor], held: bool = True) -> tuple[Tensor, ...]:
+        return tuple(_slice(tensor, tp, ep) for tensor in tensors if held)
+
+    layers = {block: tuple(n for n in block.layers if begin <= n < end) for block in model.blocks}
     return replace(
         model,
-        config={**model.config, **heads},
-        first=_cut(model.first, tp, ep) if stage == 0 else (),
-        blocks=tuple(block for block in blocks if block.layers),
-        last=_cut(last, tp, ep),
+        config={**model.config, **sizes},
+        first=cut(model.first, stage == 0),
+        blocks=tuple(replace(b, layers=held, tensors=cut(b.tensors)) for b, held in layers.items() if held),
+        last=cut((*model.last, *copy), stage == pp - 1),
         tied=model.tied and pp == 1,
     )
 
 
-def stages(model: Model, pp: int) -> Iterator[int]:
-    """The pipeline stages unlike every earlier one, by their layers and ends: one of them is the largest."""
-    seen = set()
+def stages(model: Model, pp: int) -> tuple[int, ...]:
+    """The pipeline stages unlike every earlier one, by their layers and ends: one of them is the largest.
+
+    >>> from calc.models import load
+    >>> stages(load("llama-3.3-70b"), 8)
+    (0, 1, 7)
+    """
+    seen: dict[object, int] = {}
     for stage in range(pp):
         found = part(model, pp=pp, stage=stage)
-        alike = tuple((b.name, len(b.layers)) for b in found.blocks), bool(found.first), bool(found.last)
-        if alike not in seen:
-            seen.add(alike)
-            yield stage
+        alike = (tuple((b.name, len(b.layers)) for b in found.blocks), bool(found.first), bool(found.last))
+        seen.setdefault(alike, stage)
+    return tuple(seen.values())
 
 
-def _cut(tensors: Iterable[Tensor], tp: int, ep: int) -> tuple[Tensor, ...]:
-    return tuple(_slice(tensor, tp, ep) for tensor in tensors)
+def only(model: Model, *, experts: bool) -> Model:
+    """The routed experts of `model` alone, or all but them."""
+    blocks = (replace(b, tensors=tuple(t for t in b.tensors if (t.kind == "expert") == experts)) for b in model.blocks)
+    first, last = ((), ()) if experts else (model.first, model.last)
+    return replace(model, first=first, blocks=tuple(blocks), last=last)
 
 
 def _slice(tensor: Tensor, tp: int, ep: int) -> Tensor:
-    shape = list(tensor.shape)
-    if tensor.kind == "expert":
-        shape[0] = _divided(tensor.name, shape[0], "ep", ep)
-    parent, _, leaf = tensor.name.removesuffix(".default.weight").removesuffix("_bias").rpartition(".")
+    shape, name, expert = list(tensor.shape), tensor.name, tensor.kind == "expert"
+    parent, _, leaf = name.removesuffix(".default.weight").removesuffix("_bias").rpartition(".")
     module = parent.rpartition(".")[2] if leaf in ("weight", "bias", "lora_A", "lora_B") else leaf
-    if "*" not in tensor.name:
-        if tensor.kind != "norm":
-            shape[0] = ceil_div(shape[0], tp)
-    elif module in COLUMNS and leaf != "lora_A":
+    if expert:
+        shape[0] = _divided(name, shape[0], "ep", ep)
+    if "*" not in name:
+        shape[0] = shape[0] if tensor.kind == "norm" else ceil_div(shape[0], tp)
+    elif module in (*COLUMNS, "sinks") and leaf != "lora_A":
         side = -1 if leaf == "bias" or len(shape) == 1 else -2
-        shape[side] = _divided(tensor.name, shape[side], "tp", tp)
+        shape[side] = _divided(name, shape[side], "tp", tp)
     elif module in ROWS and leaf not in ("lora_B", "bias"):
-        shape[-1] = _divided(tensor.name, shape[-1], "tp", tp)
+        shape[-1] = _divided(name, shape[-1], "tp", tp)
     elif tp > 1 and tensor.kind in ("linear", "other") and module not in (*COLUMNS, *ROWS, *WHOLE):
-        raise InputError(f"tensor parallelism of {tensor.name} is not written down; leave tp at 1")
+        raise InputError(f"tensor parallelism of {name} is not written down; leave tp at 1")
     # A rank's experts see the tokens of all its group, so that as many expert copies of a token stay with it.
-    active = min(Fraction(1), tensor.active * ep) if tensor.kind == "expert" else tensor.active
-    return replace(tensor, shape=tuple(shape), active=active)
+    return replace(tensor, shape=tuple(shape), active=min(Fraction(1), tensor.active * ep) if expert else tensor.active)
 
 
 def _divided(name: str, size: int, degree: str, by: int) -> int:
