@@ -121,13 +121,13 @@ def _figure(found: Estimate, gpu: Gpu) -> str:
         parts = dict.fromkeys(_SERIES, 0)
         for line in phase.lines:
             parts[_series(line)] += line.bytes
-        if found.peak and name == found.peak.phase:
+        worst = found.peak and name == found.peak.phase
+        if found.peak and worst:
             parts["allowance"] += found.peak.high - found.peak.bytes
-        rows[name.capitalize()] = parts
+        rows[name.capitalize() + ", allowance included" * bool(worst)] = parts
     rows = rows or {"Kept between steps": {line: getattr(found.states, line) for line in LINES}}
     told = "; ".join(f"{name}: {size(sum(parts.values()))}" for name, parts in rows.items())
-    limit = f"{short(gpu.name)} {'shows a process' if gpu.visible_bytes else 'is labelled'}"
-    return bars(rows, _limit(gpu), limit, "Memory of one GPU by phase", f"{told}.")
+    return bars(rows, _limit(gpu), short(gpu.name), "Memory of one GPU by phase", f"{told}.")
 
 
 def _ledger(found: Estimate) -> str:
@@ -153,6 +153,8 @@ def _ledger(found: Estimate) -> str:
     heads = ["Line", *(f">{name.capitalize()}" for name in amounts), f">Bytes in {worst}", "Kind"]
     paper = found.one_line.total
     told = f"<p>The one-line formula says {size(paper)} for this run.</p>" if paper is not None else ""
+    if found.host_per_node_bytes:
+        told += f"<p>A node's host memory needs {size(found.host_per_node_bytes)} at its worst.</p>"
     return f"<h3>Where every byte is</h3>{_table(heads, rows, total=True)}{told}"
 
 
@@ -170,6 +172,7 @@ def _changes(run: Run) -> Iterator[tuple[str, str, dict[str, Any]]]:
         yield "ZeRO-3", "half as much again on the wire", {**fsdp2, "strategy": "zero3"}
     yield "8-bit Adam", "states rounded in blocks of 256", {"optimizer": "adamw8bit"}
     if run.world_size > 1:
+        yield "FSDP2, fp32 shards", "bf16 computing, the shard is the master", fsdp2
         yield "AdamW in pure bf16", "no fp32 master copy", bf16
         yield "8-bit Adam in pure bf16", "no fp32 master copy", {**bf16, "strategy": "fsdp1", "optimizer": "adamw8bit"}
     yield "Optimizer on the host", "slower steps, host memory", {"offload": "optimizer"}
@@ -202,7 +205,7 @@ def _alternatives(found: Estimate, gpu: Gpu) -> str:
 
 
 def _alternative(title: str, price: str, other: Estimate, gpu: Gpu) -> list[str]:
-    link = f'<a href="{escape(query(other.run, gpu))}">{escape(title)}</a>'
+    link = f'<a class="calc-run" href="{escape(query(other.run, gpu))}">{escape(title)}</a>'
     return [link, price, size(_need(other)), _word(_judge(other, gpu))]
 
 
@@ -234,7 +237,7 @@ def _foot(found: Estimate, gpu: Gpu) -> str:
 
 
 def _code(text: str, name: str) -> str:
-    return f'<pre class="calc-code" id="calc-code-{name}"><code>{escape(text)}</code></pre>'
+    return f'<pre class="calc-code" id="calc-code-{name}"><code tabindex="0">{escape(text)}</code></pre>'
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, total: bool = False) -> str:

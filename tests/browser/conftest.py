@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import SITE_URL
+
 
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
@@ -17,11 +19,16 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="session")
-def address(site: Path) -> Iterator[str]:
-    """The address of the site's first page."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site.parent)))
+def address(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the site's first page, which the site takes for its own: else pages are not swapped."""
+    root = tmp_path_factory.mktemp("served")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(root)))
+    address = f"http://127.0.0.1:{server.server_port}/{site.name}/"
+    shutil.copytree(site, root / site.name)
+    for page in (*root.rglob("*.html"), *root.rglob("*.xml")):
+        page.write_text(page.read_text(encoding="utf-8").replace(SITE_URL, address), encoding="utf-8")
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/{site.name}/"
+    yield address
     server.shutdown()
     server.server_close()
 
