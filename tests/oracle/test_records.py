@@ -74,5 +74,5 @@ def test_the_tables_of_the_verification_page_show_every_refusal_and_no_differenc
     assert {row.split(" | ")[-1] for row in divided_table("odd", 8).splitlines()[2:]} == {"0 |"}
     for table in (rank_table("odd", 8), rank_table("lora", 2), named_table("odd", 4)):
         assert {cell.strip() for row in table.splitlines()[2:] for cell in row.split(" | ")[4:5]} <= {"0", "0 |"}
-    assert "| `adamw8bit-torchao` | yes | yes | yes | only fp32, bf16 on fp32 | yes | yes | yes |" in pairs_table()
+    assert "| `adamw8bit-torchao` | yes | yes | yes | not bf16 | yes | yes | yes |" in pairs_table()
     assert all(f"{case.dtype} `{case.optimizer}`" in refusals_table() for case in CASES if case not in RAN)

@@ -162,12 +162,11 @@ def pairs_table() -> str:
                 for case in CASES
                 if (case.stack, case.optimizer, case.model, case.world_size) == (stack, optimizer, "even", 2)
             }
-            ran = ", ".join(
-                DTYPES.get(dtype, dtype) for dtype, works in tried.items() if works and "reduce" not in dtype
-            )
-            row.append("yes" if all(tried.values()) else f"only {ran}" if ran else "no")
+            failed = ", ".join(dtype for dtype, works in tried.items() if not works)
+            row.append("no" if not any(tried.values()) else f"not {failed}" if failed else "yes")
         rows.append(row)
-    return markdown(("Optimizer", *(TITLES[stack] for stack in PAIRED)), rows)
+    short = {"zero-redundancy": "torch ZeRO-1", "fsdp1": "FSDP1"}
+    return markdown(("Optimizer", *(short.get(stack, TITLES[stack]) for stack in PAIRED)), rows)
 
 
 def refusals_table() -> str:
