@@ -7,6 +7,7 @@ pieces with a recipe and an optimizer. All of it in elements and bytes, nothing 
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -216,17 +217,29 @@ def pieces(
     elif layout == "greedy":
         yield from _dealt(trainable, optimizer, world_size)
     elif layout == "unit":
-        held: list[list[tuple[tuple[int, ...], str, int]]] = [[] for _ in range(world_size)]
-        for tensors, count in units(model):
-            trained = [t for t in tensors if t.trainable]
-            share = largest_share(trained, layout, world_size, align)
-            for start, end, kind in _spans(trained, align):
-                for rank in range(start // share, ceil_div(end, share)):
-                    numel = min(end, (rank + 1) * share) - max(start, rank * share)
-                    held[rank].append(((numel,), kind, count))
-        yield from held
+        yield from _on_flat_shards(model, world_size, align)
     else:
         yield [((largest_share(trainable, layout, world_size),), "flat", 1)]
+
+
+def _on_flat_shards(model: Model, world_size: int, align: int) -> Iterator[list[tuple[tuple[int, ...], str, int]]]:
+    """FSDP1's pieces on each rank where a tensor begins or ends, and on the next: others are like one of these."""
+    found, edges = [], set[int]()
+    for tensors, count in units(model):
+        if trained := [t for t in tensors if t.trainable]:
+            share, spans = largest_share(trained, "unit", world_size, align), list(_spans(trained, align))
+            found.append((spans, share, count))
+            edges |= {at // share + after for start, end, _ in spans for at in (start, end - 1) for after in (0, 1)}
+    for rank in sorted(rank for rank in edges if rank < world_size):
+        held: list[tuple[tuple[int, ...], str, int]] = []
+        for spans, share, count in found:
+            low, high = rank * share, (rank + 1) * share
+            for at in range(bisect_right(spans, low, key=lambda span: span[1]), len(spans)):
+                start, end, kind = spans[at]
+                if start >= high:
+                    break
+                held.append(((min(end, high) - max(start, low),), kind, count))
+        yield held
 
 
 def _dealt(
@@ -237,6 +250,8 @@ def _dealt(
     Muon is two optimizers, and each deals out its own.
     Source: `torch.distributed.optim.ZeroRedundancyOptimizer`.
     """
+    # A rank beyond the tensors gets none; one of those is enough.
+    world_size = min(world_size, 1 + sum(t.count for t in tensors))
     held: list[list[tuple[tuple[int, ...], str, int]]] = [[] for _ in range(world_size)]
     for rest in (False, True):
         load = [(0, rank) for rank in range(world_size)]

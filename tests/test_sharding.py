@@ -98,6 +98,25 @@ def test_the_optimizers_of_all_ranks_are_handed_every_element(found: tuple[Tenso
         assert n * max(on) >= elements
 
 
+@given(tensors, st.integers(1, 40), st.sampled_from([1, 4, 8]))
+def test_the_pieces_of_flat_shards_are_those_of_every_rank(found: tuple[Tensor, ...], n: int, align: int) -> None:
+    model = replace(LLAMA, first=found, blocks=(), last=())
+    share, end, on = largest_share(found, "unit", n, align), 0, [[] for _ in range(n)]
+    for tensor in (t for t in found for _ in range(t.count)):
+        start = -(-end // align) * align
+        end = start + tensor.numel
+        for rank, held in enumerate(on):
+            if (part := min(end, (rank + 1) * share) - max(start, rank * share)) > 0:
+                held.append(((part,), tensor.kind, 1))
+    some = list(pieces(model, OPTIMIZERS["adamw"], "unit", n, align))
+    assert {tuple(held) for held in some} | {()} == {tuple(held) for held in on} | {()}
+
+
+@pytest.mark.parametrize("layout", ["unit", "greedy", "rows"])
+def test_a_million_ranks_cost_no_more_than_the_tensors_they_hold(layout: str) -> None:
+    assert len(list(pieces(LLAMA, OPTIMIZERS["adamw"], layout, 10**6))) < 1000
+
+
 @given(tensors, layouts, st.integers(1, 64), st.integers(1, 4))
 def test_more_ranks_never_grow_a_share(found: tuple[Tensor, ...], layout: str, n: int, times: int) -> None:
     assert largest_share(found, layout, n * times) <= largest_share(found, layout, n)
