@@ -14,6 +14,7 @@ from functools import lru_cache
 from math import prod
 
 from calc.models import Block, Model, Tensor
+from calc.units import whole
 
 #: Multiply by the norm's weight in fp32, so the normalised copy is kept in fp32.
 _FP32_NORMS = ("gemma2", "gemma3_text", "olmo2", "olmo3")
@@ -331,8 +332,8 @@ def _capped(config: Mapping[str, object], family: str, field: str) -> bool:
     return config.get(field, family == "gemma2") not in (None, False)
 
 
-def _int(config: object, field: str) -> int:
-    return int(str(config[field]))  # type: ignore[index]
+def _int(config: Mapping[str, object], field: str) -> int:
+    return whole(field, config.get(field))
 
 
 def operations(model: Model, block: Block, attention: str = "sdpa", seq_len: int = 1) -> tuple[Op, ...]:
