@@ -33,7 +33,10 @@ def accountings_table() -> str:
 
 
 def set_ups_table() -> str:
-    """Whether each common set-up keeps a master copy, by which flag, and its bytes per parameter with AdamW."""
+    """Whether each common set-up keeps a master copy, by which flag, and its bytes per parameter with AdamW.
+
+    Source: that of its record, or where it has none that of its recipe.
+    """
     rows = []
     for record in records("set-ups"):
         recipe = RECIPES[record["recipe"]]
