@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from calc import check, communication, configs, gpus, models, oom
 from calc.audit.claims import Judgement, judgements
 from calc.estimate import CHOICES, SETTINGS, Estimate, Phase, Run, estimate
-from calc.fit import fit, verdict
+from calc.fit import Row, fit, largest, verdict
 from calc.sharding import STRATEGIES
 from calc.states import OPTIMIZERS, RECIPES
 from calc.tables.calculator import calculator
@@ -80,6 +80,9 @@ def parser() -> argparse.ArgumentParser:
         _run_options(sub)
         if name == "fit":
             sub.add_argument("--gpu", action="append", metavar="G", help="only this card; repeat")
+            sub.add_argument("--vendor", metavar="V", help="only cards of NVIDIA, AMD or Intel")
+            sub.add_argument("--max-gpus", type=_int, metavar="N", default=1024, help="climb no further")
+            sub.add_argument("--largest", action="store_true", help="add the sequence and micro-batch that still fit")
         else:
             sub.add_argument("--gpu", metavar="G", help="a card: adds the verdict")
             sub.add_argument("--gate", choices=("fits", "tight"), help="exit status 1 where the verdict is worse")
@@ -158,7 +161,8 @@ def _run(args: argparse.Namespace) -> Run:
     given = {field.name: getattr(args, field.name) for field in fields(Run) if hasattr(args, field.name)}
     count = args.gpus
     if count is None:
-        count = 2 if args.strategy == "ddp" else 1
+        count = args.tp * args.pp * args.cp * args.ep * (2 if args.strategy == "ddp" else 1)
+        count *= (args.shard_size or 8) if args.strategy == "hsdp" else 1
         given["strategy"] = args.strategy or "zero3"
     model = models.load(args.model)
     if getattr(args, "config_file", None):
@@ -255,7 +259,12 @@ def _phase(phase: Phase) -> dict[str, object]:
 
 
 def _fit(args: argparse.Namespace) -> Json:
-    chosen = [gpus.get(name) for name in args.gpu or ()]
+    run, offered = _run(args), [gpu for gpu in gpus.known().values() if gpu.counts()]
+    vendors = {gpu.vendor.lower(): gpu.vendor for gpu in offered}
+    if args.vendor and args.vendor.lower() not in vendors:
+        raise unknown("vendor", args.vendor, vendors.values())
+    chosen = [gpus.get(name) for name in args.gpu or ()] or offered
+    chosen = [gpu for gpu in chosen if not args.vendor or gpu.vendor.lower() == args.vendor.lower()]
     return {
         "rows": [
             {
@@ -272,10 +281,18 @@ def _fit(args: argparse.Namespace) -> Json:
                 "label_limit_bytes": row.label_limit_bytes,
                 "visible_bytes": row.gpu.visible_bytes,
                 "note": row.note,
+                **_largest(run, row, args.largest),
             }
-            for row in fit(_run(args), chosen)
+            for row in fit(run, chosen, args.max_gpus)
         ]
     }
+
+
+def _largest(run: Run, row: Row, asked: bool) -> dict[str, int | None]:
+    if not asked:
+        return {}
+    there = row.num_gpus and replace(run, world_size=row.num_gpus)
+    return {f"largest_{name}": largest(there, row.gpu, name) if there else None for name in ("seq_len", "micro_batch")}
 
 
 def _communication(args: argparse.Namespace) -> Json:

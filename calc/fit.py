@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import lcm
 
 from calc.activations import unsupported
-from calc.estimate import Estimate, Run, estimate, one_line
+from calc.estimate import SIZES, Estimate, Run, estimate, one_line
 from calc.gpus import Gpu, known
 from calc.units import InputError
 
 #: Text B: "fits within 95 %".
 SHARE_PERCENT = 95
+#: Where text B's climb ends the climb by peak goes on, on cards whose nodes can be joined.
+BEYOND = (128, 256, 512, 1024)
 
 
 class Verdict(StrEnum):
@@ -88,11 +91,12 @@ def label_limit(gpu: Gpu) -> int:
     return gpu.label_bytes * SHARE_PERCENT // 100
 
 
-def climb(run: Run, gpu: Gpu) -> Row:
-    """The first GPU count of this card on which `run` fits, by its peak and by the one-line total.
+def climb(run: Run, gpu: Gpu, most: int = BEYOND[-1]) -> Row:
+    """The first GPU count of this card, up to `most`, on which `run` fits, by its peak and by the one-line total.
 
     `single` is tried on one GPU and `ddp` on the run's own count, since neither divides anything;
-    the ZeRO stages and FSDP climb `Gpu.counts`. A card without counts (announced, TPU) has none.
+    the ZeRO stages and FSDP climb `Gpu.counts`, and by peak those beyond, as far as the degrees of `run` divide
+    them. A card without counts (announced, TPU) has none.
 
     >>> from calc.gpus import get
     >>> from calc.models import load
@@ -100,19 +104,21 @@ def climb(run: Run, gpu: Gpu) -> Row:
     >>> row.num_gpus_one_line, row.num_gpus
     (8, 8)
     """
-    counts: tuple[int, ...] = gpu.counts()
-    note = ""
+    step = run.tp * run.pp * lcm(run.cp, run.ep, run.shard_size or 1)
+    counts = tuple(count for count in gpu.counts() if count % step == 0 and count <= most)
+    beyond = tuple(n for n in BEYOND if counts and gpu.topology != "single-node" and n % step == 0 and n <= most)
+    note = "" if gpu.vendor == "NVIDIA" else f"{gpu.vendor}: the band is that of NVIDIA's context and NCCL"
     if run.strategy in ("single", "ddp"):
         too_many = gpu.topology == "single-node" and run.world_size > (gpu.node_gpus or 0)
-        counts = () if too_many or not counts else (run.world_size,)
-        note = f"one node holds {gpu.node_gpus}" if too_many else ""
+        counts, beyond = () if too_many or not gpu.counts() else (run.world_size,), ()
+        note = f"one node holds {gpu.node_gpus}" if too_many else note
     limit, need, tried, first = label_limit(gpu), 0, 0, None
     for tried in counts:
         need = one_line(replace(run, world_size=tried)).total or 0
         if need <= limit:
             first = tried
             break
-    num_gpus, found, near_miss = _climb_peak(run, gpu, counts)
+    num_gpus, found, near_miss = _climb_peak(run, gpu, (*counts, *beyond))
     return Row(
         gpu=gpu,
         num_gpus=num_gpus,
@@ -124,7 +130,7 @@ def climb(run: Run, gpu: Gpu) -> Row:
         tried=tried,
         one_line_bytes=need,
         label_limit_bytes=limit,
-        note=note or ("not offered as a GPU here" if not counts else ""),
+        note=note if gpu.counts() else "not offered as a GPU here",
     )
 
 
@@ -150,8 +156,30 @@ def _largest_line(found: Estimate) -> str | None:
     return max(found.phases[found.peak.phase].lines, key=lambda line: line.bytes).line
 
 
-def fit(run: Run, gpus: Iterable[Gpu] = ()) -> tuple[Row, ...]:
-    """The climb for each of `gpus`, by default every known GPU that can be bought.
+def largest(run: Run, gpu: Gpu, field: str) -> int:
+    """The largest `seq_len` or `micro_batch` with which `run` still fits `gpu`, 0 where none does.
+
+    >>> from calc.gpus import get
+    >>> from calc.models import load
+    >>> largest(Run(model=load("llama-3.1-8b"), world_size=8, strategy="fsdp2"), get("h100-sxm5-80gb"), "micro_batch")
+    17
+    """
+
+    def fits(value: int) -> bool:
+        return verdict(estimate(replace(run, **{field: value})), gpu) == Verdict.FITS  # type: ignore[arg-type]
+
+    step = 1
+    while 2 * step < SIZES[field] and fits(2 * step):
+        step *= 2
+    found = step if fits(step) else 0
+    while found and step > 1:  # found fits, found + 2·step does not
+        step //= 2
+        found += step if fits(found + step) else 0
+    return found
+
+
+def fit(run: Run, gpus: Iterable[Gpu] = (), most: int = BEYOND[-1]) -> tuple[Row, ...]:
+    """The climb for each of `gpus`, by default every known GPU that can be bought, up to `most` of them.
 
     A bare count has no activations and cannot be fitted by the one-line total: `InputError`.
     """
@@ -161,4 +189,4 @@ def fit(run: Run, gpus: Iterable[Gpu] = ()) -> tuple[Row, ...]:
             "give a known name or a config.json"
         )
     chosen = tuple(gpus) or tuple(gpu for gpu in known().values() if gpu.counts())
-    return tuple(climb(run, gpu) for gpu in chosen)
+    return tuple(climb(run, gpu, most) for gpu in chosen)

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from calc.estimate import Run, one_line
-from calc.fit import climb, fit, label_limit
+from calc.cli import answer
+from calc.estimate import Run, estimate, one_line
+from calc.fit import climb, fit, label_limit, largest, verdict
 from calc.gpus import get, known
 from calc.models import load
 from calc.units import InputError
@@ -51,3 +52,53 @@ def test_what_cannot_be_bought_is_left_out_and_a_bare_count_refused() -> None:
     assert {row.gpu.topology for row in fit(RUN)} == {"single-node", "multi-node", "rack-scale"}
     with pytest.raises(InputError, match="bare count '70B'"):
         fit(Run(model=load("70B"), world_size=8))
+
+
+def test_the_climb_by_peak_goes_on_where_nodes_can_be_joined() -> None:
+    run = Run(model=load("llama-3.3-70b"), world_size=8, strategy="fsdp2")
+    old = climb(run, get("v100-sxm2-32gb"))
+    assert (old.num_gpus, old.num_gpus_one_line, old.near_miss.num_gpus) == (128, 64, 64)  # type: ignore[union-attr]
+    assert climb(run, get("v100-sxm2-32gb"), most=64).num_gpus is None
+    assert climb(run, get("l40s")).near_miss.num_gpus == 8  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("settings", "counts"),
+    [
+        ({"tp": 8, "pp": 4, "world_size": 32}, {32, 64, 128, 256, 512, 1024}),
+        ({"strategy": "hsdp", "world_size": 16, "shard_size": 16}, {16, 32, 64, 128, 256, 512, 1024}),
+        ({"cp": 2, "world_size": 2}, {2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}),
+    ],
+)
+def test_only_counts_that_the_degrees_divide_are_tried(settings: dict[str, object], counts: set[int]) -> None:
+    run = Run(model=load("llama-3.3-70b"), **settings)  # type: ignore[arg-type]
+    tried = set()
+    for most in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024):
+        miss = climb(run, get("a100-sxm4-40gb"), most=most).near_miss
+        tried |= {miss.num_gpus} if miss else set()
+    row = climb(run, get("a100-sxm4-40gb"))
+    assert tried | ({row.num_gpus} - {None}) <= counts
+    assert min(tried | ({row.num_gpus} - {None})) == min(counts)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("field", ["seq_len", "micro_batch"])
+@pytest.mark.parametrize("settings", [{"strategy": "fsdp2"}, {"strategy": "zero3", "checkpointing": "none"}])
+def test_the_largest_that_fits_is_the_last_that_fits(field: str, settings: dict[str, str]) -> None:
+    run, gpu = Run(model=load("llama-3.1-8b"), world_size=8, **settings), get("h100-sxm5-80gb")  # type: ignore[arg-type]
+    most = largest(run, gpu, field)
+    assert most > 1
+    assert verdict(estimate(replace(run, **{field: most})), gpu) == "fits"  # type: ignore[arg-type]
+    assert verdict(estimate(replace(run, **{field: most + 1})), gpu) != "fits"  # type: ignore[arg-type]
+    assert largest(run, get("t4"), field) == 0
+
+
+def test_filters_and_what_is_not_modelled() -> None:
+    rows = answer(["fit", "llama-3.1-8b", "--strategy", "fsdp2", "--vendor", "amd", "--max-gpus", "4"])["rows"]
+    assert {row["gpu"].split()[0] for row in rows} == {"Instinct"}
+    assert all("AMD: the band is that of NVIDIA's" in row["note"] for row in rows)
+    assert max(row["num_gpus"] for row in rows) <= 4
+    (row,) = answer(["fit", "llama-3.1-8b", "--gpu", "h100-sxm5-80gb", "--largest"])["rows"]
+    assert row["largest_seq_len"] >= 2048
+    assert row["largest_micro_batch"] >= 1
+    with pytest.raises(InputError, match="unknown vendor 'nvidai'; allowed: NVIDIA, AMD, Intel"):
+        answer(["fit", "llama-3.1-8b", "--vendor", "nvidai"])

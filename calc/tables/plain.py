@@ -57,19 +57,20 @@ def _plain_estimate(answer: Mapping[str, Any]) -> str:
 
 
 def _plain_fit(answer: Mapping[str, Any]) -> str:
-    rows = [["GPU", "GPUs", "one-line total", "95 % of label", "visible"]]
+    wide = any("largest_seq_len" in row for row in answer["rows"])
+    rows = [["GPU", "GPUs", "peak", "visible", "near miss", "one-line formula", *(["sequence", "micro-batch"] * wide)]]
     for row in answer["rows"]:
-        count = row["num_gpus_one_line"]
-        rows.append(
-            [
-                str(row["gpu"]),
-                "none" if count is None else str(count),
-                size(row["one_line_bytes"]),
-                size(row["label_limit_bytes"]),
-                size(row["visible_bytes"]),
-            ]
-        )
+        miss, most = row["near_miss"], [number(row.get(f"largest_{name}")) for name in ("seq_len", "micro_batch")]
+        near = f"{miss['num_gpus']}: {miss['verdict']}, {_least(miss['over_bytes'])}" if miss else "–"
+        counts = ["none" if row[name] is None else str(row[name]) for name in ("num_gpus", "num_gpus_one_line")]
+        counts[0] = counts[0] if row["verdict"] else "–"
+        sizes = (size(row["peak_bytes"]), size(row["visible_bytes"]))
+        rows.append([row["gpu"], counts[0], *sizes, near, counts[1], *(most * wide)])
     return _columns(rows)
+
+
+def _least(over: int) -> str:
+    return f"{size(over)} too much" if over > 0 else f"{size(-over)} left at best"
 
 
 def _plain_communication(answer: Mapping[str, Any]) -> str:
