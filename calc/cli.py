@@ -476,9 +476,13 @@ def answer(argv: Sequence[str]) -> Json:
     return _ANSWERS[args.command](args)
 
 
-def calculated(argv: Sequence[str], gpu: str) -> str:
-    """What the calculator page shows for an `estimate` command and a card, as HTML; `InputError` for bad input."""
-    return calculator(_found(parser().parse_args(list(argv))), gpus.get(gpu))
+def calculated(argv: Sequence[str]) -> tuple[str, str]:
+    """What the calculator page shows for `estimate … --gpu G`: `html` and its text, or `error` and the line."""
+    try:
+        args = parser().parse_args(list(argv))
+        return "html", calculator(_found(args), gpus.get(args.gpu))
+    except InputError as error:
+        return "error", f"error: {_line(error)}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -73,7 +73,7 @@ def _estimate(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 
 def _name(action: argparse.Action) -> str:
-    return action.option_strings[0].removeprefix("--") if action.option_strings else action.dest
+    return action.option_strings[-1].removeprefix("--") if action.option_strings else action.dest
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Action]]:
@@ -101,7 +101,7 @@ def _field(name: str, options: Mapping[str, argparse.Action]) -> str:
     if choices:
         control = _select(ident, name, choices, str(default))
     else:
-        mode = ' inputmode="numeric"' if isinstance(default, int) else ""
+        mode = ' inputmode="numeric"' if str(default).isdigit() else ""
         control = f'<input type="text" id="{ident}" name="{name}" value="{escape(str(default))}"{mode}>'
     return f'<div class="calc-field">{label}{control}</div>'
 
@@ -112,6 +112,8 @@ def _choices(action: argparse.Action) -> dict[str, str]:
     found = {word: word for word in action.choices or CHOICES.get(action.dest, ())}
     if name == "strategy":
         found = {word: f"{item.title}: {item.also_called}" for word, item in STRATEGIES.items()}
+    elif action.default in ("true", "false"):
+        found = {"true": "yes", "false": "no"}
     elif name in ("recipe", "optimizer"):
         found = {word: word for word in (RECIPES if name == "recipe" else OPTIMIZERS)}
     return {"": _EMPTY[name], **found} if found and name in _EMPTY else found
@@ -126,9 +128,11 @@ def _select(ident: str, name: str, choices: Mapping[str, str], default: str) -> 
 
 
 def _cards(ident: str) -> str:
-    """Every card by its maker, with what a process sees of it."""
+    """Every card that can be bought, by its maker, with what a process sees of it."""
     groups: dict[str, list[str]] = {}
     for slug, gpu in known().items():
+        if not gpu.counts():
+            continue
         chosen = " selected" if slug == GPU else ""
         amount = size(gpu.visible_bytes, "GB", 1) if gpu.visible_bytes else f"{gpu.label_gb} GB on its label"
         option = f'<option value="{slug}"{chosen}>{escape(short(gpu.name))} · {amount}</option>'

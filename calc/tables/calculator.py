@@ -14,13 +14,14 @@ from typing import Any
 from calc import gpus, models
 from calc.configs import FORMATS, write
 from calc.estimate import Estimate, Line, Run, estimate
+from calc.fit import Verdict, verdict
 from calc.gpus import Gpu
 from calc.sharding import get_strategy
 from calc.tables.figures import bars
 from calc.tables.text import LINES, TITLES, number, short, size
 from calc.units import InputError
 
-_CLASSES = {"fits": "fits", "tight": "tight", "does not fit": "no"}
+_CLASSES = {Verdict.FITS: "fits", Verdict.TIGHT: "tight", Verdict.DOES_NOT_FIT: "no"}
 _SERIES = (*LINES, "activations", "transient", "allowance")
 _ACTIVATIONS = re.compile("activation|logits|recomputed|inputs")
 
@@ -37,7 +38,11 @@ def options(run: Run) -> dict[str, str]:
     names = [field.name for field in fields(run) if field.name not in ("model", "world_size", "strategy")]
     chosen = {name: getattr(run, name) for name in names if getattr(run, name) != getattr(usual, name)}
     given = {"gpus": run.world_size, "strategy": run.strategy, **chosen}
-    return {name.replace("_", "-"): str(value) for name, value in given.items()}
+    return {name.replace("_", "-"): _written(value) for name, value in given.items()}
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def query(run: Run, gpu: Gpu) -> str:
@@ -63,16 +68,9 @@ def _limit(gpu: Gpu) -> int:
     return gpu.visible_bytes or gpu.label_bytes
 
 
-def _judge(found: Estimate, gpu: Gpu) -> str:
-    """`fits`, `tight` or `does not fit`; empty where only the states are known and they have room."""
-    if found.peak and found.peak.high <= _limit(gpu):
-        return "fits"
-    least = found.peak.low if found.peak else found.states.total
-    return "does not fit" if least >= _limit(gpu) else "tight" if found.peak else ""
-
-
-def _word(verdict: str) -> str:
-    return f'<span class="verdict-{_CLASSES[verdict]}">{verdict}</span>' if verdict else "no verdict"
+def _word(said: Verdict | None, tag: str = "span") -> str:
+    word = str(said or "no verdict")
+    return f'<{tag} class="verdict-{_CLASSES[said]}">{word.capitalize()}</{tag}>' if said else word.capitalize()
 
 
 def _need(found: Estimate) -> int:
@@ -80,11 +78,9 @@ def _need(found: Estimate) -> int:
 
 
 def _verdict(found: Estimate, gpu: Gpu) -> str:
-    run, verdict, limit = found.run, _judge(found, gpu), _limit(gpu)
-    word = f'<strong class="verdict-{_CLASSES[verdict]}">{verdict.capitalize()}</strong>' if verdict else ""
-    count = f"{run.world_size:,} × {short(gpu.name)}"
+    limit, count = _limit(gpu), f"{found.run.world_size:,} × {short(gpu.name)}"
     sees = f"shows a process {size(limit, 'GB', 2)}" if gpu.visible_bytes else f"is labelled {size(limit)}"
-    out = [f'<p class="calc-word">{word or "<strong>No verdict</strong>"} on {escape(count)}.</p>']
+    out = [f'<p class="calc-word">{_word(verdict(found, gpu), "strong")} on {escape(count)}.</p>']
     if found.peak:
         peak = found.peak
         out.append(
@@ -206,7 +202,7 @@ def _alternatives(found: Estimate, gpu: Gpu) -> str:
 
 def _alternative(title: str, price: str, other: Estimate, gpu: Gpu) -> list[str]:
     link = f'<a class="calc-run" href="{escape(query(other.run, gpu))}">{escape(title)}</a>'
-    return [link, price, size(_need(other)), _word(_judge(other, gpu))]
+    return [link, price, size(_need(other)), _word(verdict(other, gpu))]
 
 
 def _files(run: Run) -> str:

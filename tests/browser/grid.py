@@ -40,21 +40,21 @@ BATCHES = ([], ["--micro-batch", "3", "--accumulation", "2"], ["--seq-len", "819
 COUNTS = (2, 6, 8, 16, 24, 64, 128, 1000)
 
 
-def runs() -> list[tuple[list[str], str]]:
-    """The arguments of `calc estimate` and a card, in a fixed order."""
+def runs() -> list[list[str]]:
+    """The arguments of `calc estimate`, in a fixed order."""
     found = product(COUNTS, BATCHES, WAYS, MODELS)
     return [
-        (["estimate", model, "--gpus", str(count), *way, *batch], CARDS[index % len(CARDS)])
+        ["estimate", model, "--gpus", str(count), *way, *batch, "--gpu", CARDS[index % len(CARDS)]]
         for index, (count, batch, way, model) in enumerate(found)
     ]
 
 
-def given(argv: list[str], card: str, *, page: bool) -> str:
+def given(argv: list[str], *, page: bool) -> str:
     """What a run answers, as one hash of its JSON and, with `page`, of the calculator's page; or its error line."""
     try:
         text = json.dumps(answer(argv), sort_keys=True)
         if page:
-            text += calculated(argv, card)
+            text += calculated(argv)[1]
     except InputError as error:
         return f"error: {error}"
     return hashlib.sha256(text.encode()).hexdigest()
@@ -63,4 +63,4 @@ def given(argv: list[str], card: str, *, page: bool) -> str:
 def results(every: int = 1, page_every: int = 20) -> list[str]:
     """The answers of each `every`-th run; every `page_every`-th of them with its page."""
     chosen = islice(runs(), 0, None, every)
-    return [given(argv, card, page=index % page_every == 0) for index, (argv, card) in enumerate(chosen)]
+    return [given(argv, page=index % page_every == 0) for index, argv in enumerate(chosen)]

@@ -14,7 +14,6 @@ from test_pages import NOT_OURS
 
 from calc.cli import calculated
 from calc.models import known
-from calc.units import InputError
 from site_build.form import GPU, GPUS, MODEL
 
 pytestmark = pytest.mark.browser
@@ -57,7 +56,7 @@ def shown(page: Page) -> str:
 
 def expected(page: Page, *argv: str, gpu: str = GPU) -> str:
     """The text of the page that CPython makes for a run."""
-    found = calculated(["estimate", *argv], gpu)
+    _, found = calculated(["estimate", *argv, f"--gpu={gpu}"])
     script = "html => new DOMParser().parseFromString(html, 'text/html').body.textContent.replace(/\\s+/g, '')"
     return page.evaluate(script, found)
 
@@ -109,10 +108,9 @@ def test_bad_input_is_answered_with_the_lines_of_the_command_line(page: Page, ad
         field.fill(value)
         field.press("Enter")
         now["model" if field is model else "gpus"] = value
-        try:
-            calculated(["estimate", now["model"], f"--gpus={now['gpus']}"], GPU)
-        except InputError as wrong:
-            expect(error).to_have_text(f"error: {wrong}")
+        kind, line = calculated(["estimate", now["model"], f"--gpus={now['gpus']}", f"--gpu={GPU}"])
+        if kind == "error":
+            expect(error).to_have_text(line)
         else:
             expect(verdict(page)).to_contain_text("on 8 × H100")
     assert page.locator(".calc-answer table").count() == 0, "no old figures stay under an error"
@@ -239,8 +237,8 @@ def test_the_worker_in_the_browser_gives_cpythons_pages(page: Page, address: str
         """async ([address, runs]) => {
             const worker = new Worker(address + "assets/js/calculator-worker.js", { type: "module" })
             const answers = []
-            for (const [argv, gpu] of runs) {
-                worker.postMessage({ argv, gpu, files: {} })
+            for (const argv of runs) {
+                worker.postMessage({ argv, files: {} })
                 answers.push(await new Promise(resolve => {
                     worker.onmessage = ({ data }) => data.doing ?? resolve(data.html ?? data.error ?? data.lost)
                 }))
@@ -249,11 +247,4 @@ def test_the_worker_in_the_browser_gives_cpythons_pages(page: Page, address: str
         }""",
         [address, chosen],
     )
-    assert told == [page_or_error(argv, gpu) for argv, gpu in chosen]
-
-
-def page_or_error(argv: list[str], gpu: str) -> str:
-    try:
-        return calculated(argv, gpu)
-    except InputError as error:
-        return f"error: {error}"
+    assert told == [calculated(argv)[1] for argv in chosen]

@@ -123,19 +123,19 @@ function ask() {
     told("")
     return show(page.built)
   }
-  const { model, gpu, ...options } = { ...page.usual, ...given }
+  const { model, ...options } = { ...page.usual, ...given }
   const files = {}
   const argv = ["estimate", model]
   for (const [name, value] of Object.entries(options)) {
     if (!(name in PASTED)) {
-      if (name in given || name === "gpus") argv.push(...option(name, value))
+      if (name in given || name === "gpus" || name === "gpu") argv.push(...option(name, value))
     } else if (value.trim()) {
       const file = PASTED[name](value)
       files[file] = value
       if (name === "config-file") argv.push(...option(name, file))
     }
   }
-  next = { argv, gpu, files, answer: page.answer }
+  next = { argv, files, answer: page.answer }
   send()
 }
 
@@ -154,8 +154,8 @@ function send() {
     worker.addEventListener("message", ({ data }) => heard(data))
     worker.addEventListener("error", event => lost(event.message))
   }
-  const { argv, gpu, files } = sent
-  worker.postMessage({ argv, gpu, files })
+  const { argv, files } = sent
+  worker.postMessage({ argv, files })
 }
 
 function heard(data) {

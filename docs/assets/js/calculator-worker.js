@@ -20,21 +20,14 @@ async function start() {
   globalThis.fetch = fetched
   doing("Starting calc", 1)
   pyodide.unpackArchive(await calc, "zip", { extractDir: "/site" })
-  const ask = pyodide.runPython(`
+  const calculated = pyodide.runPython(`
 import sys
 sys.path.insert(0, "/site")
 from calc.cli import calculated
-from calc.units import InputError
-
-def ask(argv, gpu):
-    try:
-        return "html", calculated(list(argv), gpu)
-    except InputError as error:
-        return "error", f"error: {error}"
-ask`)
-  return ({ argv, gpu, files }) => {
+calculated`)
+  return ({ argv, files }) => {
     for (const [name, text] of Object.entries(files)) pyodide.FS.writeFile(name, text)
-    const found = ask(pyodide.toPy(argv), gpu)
+    const found = calculated(pyodide.toPy(argv))
     const [kind, text] = found.toJs()
     found.destroy()
     for (const name of Object.keys(files)) pyodide.FS.unlink(name)
