@@ -277,7 +277,7 @@ class _Layer:
         yield self.linear("kv_b_proj", kv_rank, num_heads * (nope + value))
         # The values are a slice of kv_b_proj's output, which stays whole.
         yield from self.core(query, out, query, num_heads * (nope + value), num_heads)
-        yield self.linear("o_proj", out, h)
+        yield self.linear("o_proj", out, h, shared=True)
 
     def mlp(self, module: str, residual: int, shared: bool = False) -> Iterator[Op]:
         """Gated MLP: gate, its activation, up and their product; `shared` where its input is kept already."""

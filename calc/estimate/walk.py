@@ -259,15 +259,36 @@ class Walk:
         best: tuple[int, tuple[int, list[Line], list[Line]]] | None = None
         for layer in _ends(self.order, self.run.checkpointing):
             gradients, around = self.gradients(layer), self.around(layer)
-            fixed = gradients + sum(line.bytes for line in around)
-            for moment in self.costs[self.order[layer]].moments:
-                lines = self.moment(layer, moment)
-                total = fixed + sum(line.bytes for line in lines)
+            tried = [(around, self.moment(layer, moment)) for moment in self.costs[self.order[layer]].moments]
+            if self.fsdp and self.run.strategy != "fsdp1" and self.run.reshard_after_forward:
+                tried += [self.copied(layer, around), self.reduced(layer, around)]
+            for around, lines in tried:
+                total = gradients + sum(line.bytes for line in (*around, *lines))
                 if best is None or total > best[0]:
                     best = (total, (gradients, around, lines))
         assert best is not None
         gradients, around, lines = best[1]
         return self.phase("layers_bwd", gradients, *around, *lines)
+
+    def copied(self, layer: int, around: list[Line]) -> tuple[list[Line], list[Line]]:
+        """FSDP2 before the backward of a layer: its unit in the all-gather's buffer and, copied out, as tensors."""
+        others = [line for line in around if line.line != "prefetched unit"]
+        before = self.kept[layer + 1] + self.head.tables * self.tokens
+        buffer = Line(line="all-gather buffer", bytes=self.size[self.order[layer]])
+        return others, [buffer, Line(line="saved activations", bytes=before)]
+
+    def reduced(self, layer: int, around: list[Line]) -> tuple[list[Line], list[Line]]:
+        """FSDP2 after the backward of a layer: its gradients, copied as the reduce-scatter's input, and the output."""
+        kind = self.order[layer]
+        others = [line for line in around if line.line not in ("gathered layer", "reduce-scatter input")]
+        before = self.kept[layer] + (self.head.tables + self.costs[kind].boundary) * self.tokens
+        trains = self.trains[kind]
+        return others, [
+            Line(line="layer gradients", bytes=0 if self.whole else self.unit * trains),
+            Line(line="reduce-scatter input", bytes=self.reduce * trains),
+            Line(line="reduce-scatter output", bytes=self.reduce * ceil_div(trains, self.run.world_size)),
+            Line(line="saved activations", bytes=before),
+        ]
 
     def moment(self, layer: int, moment: Moment) -> list[Line]:
         """One instant of the backward of one layer."""

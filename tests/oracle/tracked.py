@@ -1,0 +1,114 @@
+"""The runs that PyTorch's trackers were asked about, and the `Run` of each; needs no framework."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from calc.estimate import Run
+from calc.models import Model, from_config, known
+
+RECORDED = Path(__file__).parent / "recorded"
+DEFAULTS: Mapping[str, Any] = {
+    "num_hidden_layers": None,
+    "world_size": 8,
+    "strategy": "fsdp2",
+    "recipe": "fsdp2-mixed",
+    "seq_len": 2048,
+    "micro_batch": 1,
+    "accumulation": 1,
+    "checkpointing": "full",
+    "attention": "sdpa",
+    "step": "for-loop",
+    "reduce_dtype": "",
+    "wrap": "block",
+    "reshard_after_forward": True,
+    "no_sync": False,
+    "lora_rank": 0,
+    "base_dtype": "",
+}
+
+
+def config_of(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a run's model, with as many layers as the run asks for."""
+    config = dict(run.get("config") or next(r["config"] for r in known() if r["name"] == run["model"]))
+    count = run.get("num_hidden_layers") or config["num_hidden_layers"]
+    if isinstance(config.get("layer_types"), list):
+        config["layer_types"] = config["layer_types"][:count]
+    return config | {"num_hidden_layers": count}
+
+
+def model_of(run: Mapping[str, Any]) -> Model:
+    return from_config(config_of(run), run["model"])
+
+
+def run_of(given: Mapping[str, Any]) -> Run:
+    """The same run in calc's words."""
+    run = DEFAULTS | given
+    words = {key: run[key] for key in DEFAULTS if key not in ("num_hidden_layers", "base_dtype")}
+    if run["strategy"] == "single":
+        words["world_size"] = 1
+    if run["lora_rank"]:
+        words["base_dtype"] = run["base_dtype"] or ("bf16" if run["recipe"] == "pure-bf16" else "fp32")
+    return Run(model=model_of(run), **words)
+
+
+#: Mistral NeMo's own: 32 heads of 128 beside a hidden size of 5,120.
+NEMO = {"model_type": "mistral", "hidden_size": 5120, "intermediate_size": 14336, "num_hidden_layers": 40}
+NEMO |= {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 131072}
+NEMO |= {"sliding_window": None, "tie_word_embeddings": False}
+
+
+def runs() -> Iterator[dict[str, Any]]:
+    """Architectures with few layers of their real shapes, then settings on small real models."""
+    both = ({"checkpointing": "full"}, {"checkpointing": "none"})
+    for name, layers, more in (
+        ("qwen3-8b", 4, {"seq_len": 4096}),  # norms on q and k
+        ("qwen3-32b", 3, {}),  # heads × head_dim is not hidden_size
+        ("mistral-nemo", 4, {"seq_len": 4096, "config": NEMO}),
+        ("qwen2.5-0.5b", 24, {}),  # tied
+        ("llama-3.2-3b", 8, {"micro_batch": 4}),
+        ("qwen3-30b-a3b", 3, {}),  # experts
+        ("mixtral-8x7b-v0.1", 2, {}),
+        ("glm-4.5-air", 3, {}),
+        ("minimax-m2.5", 2, {}),
+        ("deepseek-v3", 4, {"world_size": 64}),  # latent attention
+        ("gemma-3-1b-it", 6, {}),  # a sliding window shorter than the sequence
+        ("olmo-2-1124-7b", 4, {}),
+        ("phi-4-mini", 4, {}),
+        ("smollm3-3b", 4, {}),
+    ):
+        for one in both:
+            yield {"model": name, "num_hidden_layers": layers} | more | one
+    yield {"model": "qwen3-0.6b", "seq_len": 8192}
+    yield {"model": "gemma-2-9b", "num_hidden_layers": 4, "attention": "eager"}
+    small = {"model": "llama-3.2-3b", "num_hidden_layers": 8}
+    for one in (
+        {"recipe": "pure-bf16"},
+        {"recipe": "fp32"},
+        {"accumulation": 2},
+        {"accumulation": 2, "no_sync": True},
+        {"reshard_after_forward": False},
+        {"reduce_dtype": "bf16"},
+        {"world_size": 64, "step": "foreach"},
+        {"attention": "eager", "checkpointing": "none"},
+    ):
+        yield small | one
+    for recipe in ("pure-bf16", "fp32", "autocast"):
+        for one in both:
+            yield small | {"strategy": "single", "recipe": recipe} | one
+    for step in ("fused", "foreach"):
+        yield small | {"strategy": "single", "recipe": "pure-bf16", "step": step, "accumulation": 2}
+    eight = {"model": "llama-3.1-8b", "num_hidden_layers": 4, "lora_rank": 16}
+    for one in both:
+        yield eight | {"base_dtype": "bf16"} | one
+        yield eight | {"strategy": "single", "recipe": "autocast", "base_dtype": "bf16"} | one
+        yield eight | {"strategy": "single", "recipe": "pure-bf16"} | one
+        yield {"model": "qwen3-30b-a3b", "num_hidden_layers": 3, "lora_rank": 16, "base_dtype": "bf16"} | one
+
+
+def recorded(name: str) -> dict[str, Any]:
+    """A recorded file."""
+    return json.loads((RECORDED / f"{name}.json").read_text("utf-8"))  # type: ignore[no-any-return]
