@@ -97,8 +97,6 @@ def parser() -> argparse.ArgumentParser:
     wire.add_argument("model", metavar="MODEL", help=_MODEL)
     wire.add_argument("--gpus", type=_int, metavar="N", required=True, help="number of GPUs (world_size)")
     _run_options(wire)
-    wire.add_argument("--gathered", default="", help="stays gathered for backward: none, root, all")
-    wire.add_argument("--sync", default="", help="gradients are reduced once per: micro-step, step")
     wire.add_argument("--gpu", default="h100-sxm5-80gb", metavar="G", help="the card, for its links and its speed")
     wire.add_argument("--mfu", type=_int, default=40, help="per cent of the card's bf16 peak that computing reaches")
     memory = command("oom", "An out-of-memory message: its figures, and the lines of a run as large as the request.")
@@ -297,7 +295,7 @@ def _largest(run: Run, row: Row, asked: bool) -> dict[str, int | None]:
 
 def _communication(args: argparse.Namespace) -> Json:
     run, gpu = _run(args), gpus.get(args.gpu)
-    found = communication.collectives(run, gathered=args.gathered, sync=args.sync)
+    found = communication.collectives(run)
     waits = communication.waits(run, found, gpu, mfu_percent=args.mfu)
     return {
         "model": run.model.name,

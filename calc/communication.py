@@ -8,7 +8,7 @@ an all-reduce is both, one after the other. No algorithm without arithmetic in t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
 
@@ -16,12 +16,8 @@ from calc.estimate import FSDP, Run
 from calc.gpus import Gpu
 from calc.models import Tensor
 from calc.sharding import get_strategy, largest_share, units
-from calc.units import DTYPE_BYTES, InputError, ceil_div, unknown, whole
+from calc.units import DTYPE_BYTES, InputError, ceil_div, whole
 
-#: What stays gathered from the forward to the backward pass: nothing, the root (PyTorch's default), everything.
-GATHERED = ("none", "root", "all")
-#: When gradients are reduced: after every micro-step, or once per step (`no_sync`).
-SYNC = ("micro-step", "step")
 #: Networks by name: title, bytes per second each way, and whether each GPU has an adapter or a node has one.
 NETWORKS: Mapping[str, tuple[str, int, bool]] = MappingProxyType(
     {
@@ -67,15 +63,15 @@ class Collective:
         return self.times * self.passes * groups * (self.ranks - inside) * self.shard_bytes
 
 
-def collectives(run: Run, *, gathered: str = "", sync: str = "") -> tuple[Collective, ...]:
+def collectives(run: Run) -> tuple[Collective, ...]:
     """The collectives of one optimizer step of `run`, in the order of the step.
 
     DDP all-reduces gradients once per step. ZeRO-1 scatters them once and gathers the new weights, ZeRO-2 scatters
-    them after every micro-step. ZeRO-3 and FSDP gather the weights in every forward and backward pass; HSDP does so
-    inside a shard group and all-reduces the gradient shards between groups.
-    A step has `run.accumulation` micro-steps; FSDP reduces in `run.reduce_dtype`.
-    `gathered` and `sync` are of `GATHERED` and `SYNC`, the run's and its strategy's own where empty.
-    Raises `InputError` for other values, and for `gathered` where nothing is gathered.
+    them after every micro-step; torch's own ZeRO-1 all-reduces, and each rank broadcasts the tensors it updated.
+    ZeRO-3 and FSDP gather the weights in every forward and backward pass and scatter the gradients of every
+    micro-step, but with `no_sync` once; FSDP keeps its root gathered, and without `reshard_after_forward` everything.
+    HSDP does so inside a shard group and all-reduces the gradient shards between groups.
+    Raises `InputError` for tensor, pipeline, context and expert parallelism, whose traffic is not counted.
     Source: zero-paper section 7; the documentation of DeepSpeed, DDP and `fully_shard`.
 
     >>> from calc.models import load
@@ -83,75 +79,56 @@ def collectives(run: Run, *, gathered: str = "", sync: str = "") -> tuple[Collec
     >>> [found.num_bytes for found in collectives(run)]
     [123468986368, 123468986368, 123468986368]
     """
-    model, strategy = run.trained, get_strategy(run.strategy)
-    fsdp, full = run.strategy in FSDP, strategy.stage == 3
-    for name, value, allowed in (("gathered", gathered, GATHERED), ("sync", sync, SYNC)):
-        if value and value not in allowed:
-            raise unknown(name, value, allowed)
-    if gathered and not full:
-        raise InputError(f"gathered is for zero3, fsdp1, fsdp2 and hsdp; {run.strategy} gathers no layers")
     if run.tp * run.pp * run.cp * run.ep > 1:
         raise InputError("only data parallelism is counted here: leave tp, pp, cp and ep at 1")
     if run.world_size == 1:
         return ()
-    root = fsdp and model.has_architecture and run.wrap == "block"
-    gathered = gathered or ("root" if root else "none") if run.reshard_after_forward else "all"
-    each_micro_step = (full or run.strategy == "zero2") and not run.no_sync
-    sync = sync or ("micro-step" if each_micro_step else "step")
-    each = run.accumulation if sync == "micro-step" else 1
-    ranks = run.ranks
-    layout = strategy.layout if full else "flat"
-    computes, reduces = 4 if run.recipe == "fp32" else 2, DTYPE_BYTES[run.reduce_dtype]
-
-    def shard(sections: Iterable[tuple[tuple[Tensor, ...], int]], itemsize: int, *, frozen: bool) -> int:
-        """Bytes of one rank's piece: trainable tensors in `itemsize`, frozen ones in the base's dtype."""
-        halves = 0
-        for group, count in sections:
-            by_size: dict[int, list[Tensor]] = {}
-            for tensor in group:
-                if tensor.trainable or frozen:
-                    size = 2 * itemsize if tensor.trainable else _frozen_halves(tensor, run.base_dtype)
-                    by_size.setdefault(size, []).append(tensor)
-            halves += count * sum(size * largest_share(alike, layout, ranks) for size, alike in by_size.items())
-        return ceil_div(halves, 2)
-
-    sections = tuple(units(model)) if full else ((model.tensors, 1),)
-    new = shard(sections, computes, frozen=False)
-    reduced = shard(sections, reduces, frozen=False)
-    if not full:
-        gradients = Collective(
-            name="all-reduce" if strategy.stage == 0 or _dealt(run) else "reduce-scatter",
-            what="gradients", ranks=ranks, shard_bytes=reduced, times=each,
-        )  # fmt: skip
-        name = "broadcast" if _dealt(run) else "all-gather"
-        weights = Collective(name=name, what="new weights", ranks=ranks, shard_bytes=new, times=1)
-        return (gradients,) if strategy.stage == 0 else (gradients, weights)
-    again = {"none": sections, "root": sections[1:], "all": ()}[gathered]
-    found = [
-        Collective(name="all-gather", what=f"weights, {when}", ranks=ranks, times=run.accumulation,
-                   shard_bytes=shard(which, computes, frozen=True))
-        for when, which in (("forward", sections), ("backward", again)) if which
-    ]  # fmt: skip
-    found.append(Collective(name="reduce-scatter", what="gradients", ranks=ranks, shard_bytes=reduced, times=each))
-    if groups := run.world_size // ranks - 1:
-        piece = ceil_div(reduced, groups + 1)
-        found.append(
-            Collective(name="all-reduce", what="gradient shards between groups", ranks=groups + 1, shard_bytes=piece,
-                       times=each, stride=ranks)
-        )  # fmt: skip
-    return tuple(found)
+    model, strategy, steps = run.trained, get_strategy(run.strategy), run.accumulation
+    gathers, reduces = 4 if run.recipe == "fp32" else 2, DTYPE_BYTES[run.reduce_dtype]
+    if strategy.stage < 3:
+        whole = [(model.tensors, 1)]
+        gradients, weights = (_piece(run, whole, itemsize, "flat") for itemsize in (reduces, gathers))
+        dealt = run.strategy == "zero1" and run.recipe in ("fp32", "pure-bf16")
+        reduction = "all-reduce" if strategy.stage == 0 or dealt else "reduce-scatter"
+        found = [(reduction, "gradients", gradients, steps if run.strategy == "zero2" else 1)]
+        if strategy.stage:
+            found.append(("broadcast" if dealt else "all-gather", "new weights", weights, 1))
+    else:
+        sections = list(units(model))
+        root = run.strategy in FSDP and model.has_architecture and run.wrap == "block"
+        again = (sections[1:] if root else sections) if run.reshard_after_forward else []
+        gradients = _piece(run, sections, reduces, strategy.layout)
+        found = [
+            ("all-gather", f"weights, {when}", _piece(run, which, gathers, strategy.layout, frozen=True), steps)
+            for when, which in (("forward", sections), ("backward", again))
+            if which
+        ]
+        found.append(("reduce-scatter", "gradients", gradients, 1 if run.no_sync else steps))
+    done = [Collective(name=n, what=w, ranks=run.ranks, shard_bytes=b, times=t) for n, w, b, t in found]
+    if (groups := run.world_size // run.ranks) > 1:
+        what, part = "gradient shards between groups", ceil_div(gradients, groups)
+        last = replace(done[-1], name="all-reduce", what=what, ranks=groups, shard_bytes=part, stride=run.ranks)
+        done.append(last)
+    return tuple(done)
 
 
-def _frozen_halves(tensor: Tensor, base_dtype: str) -> int:
-    """Half bytes of a frozen element: NF4 packs the blocks' linear layers, their scales are on every rank anyway."""
-    if base_dtype != "nf4":
-        return 2 * DTYPE_BYTES[base_dtype]
-    return 1 if tensor.kind == "linear" and "*" in tensor.name else 4
+def _piece(
+    run: Run, sections: Iterable[tuple[Iterable[Tensor], int]], itemsize: int, layout: str, *, frozen: bool = False
+) -> int:
+    """Bytes of one rank's piece: trainable tensors in `itemsize`, frozen ones in the base's dtype.
 
-
-def _dealt(run: Run) -> bool:
-    """Whether this is torch's own ZeRO-1: DDP's all-reduce, then each rank broadcasts the tensors it updated."""
-    return run.strategy == "zero1" and run.recipe in ("fp32", "pure-bf16")
+    NF4 packs the linear layers of the blocks; their scales are on every rank anyway.
+    """
+    base, halves = run.base_dtype, 0
+    for group, count in sections:
+        by_size: dict[int, list[Tensor]] = {}
+        for tensor in group:
+            packed = base == "nf4" and tensor.kind == "linear" and "*" in tensor.name
+            size = 1 if packed else 2 * DTYPE_BYTES.get(base, 2)
+            if tensor.trainable or frozen:
+                by_size.setdefault(2 * itemsize if tensor.trainable else size, []).append(tensor)
+        halves += count * sum(size * largest_share(alike, layout, run.ranks) for size, alike in by_size.items())
+    return ceil_div(halves, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,9 @@ ROOT = 2 * 128_256 * 8192 + 8192
 H100 = get("h100-sxm5-80gb")
 
 
-def moved(strategy: str, world_size: int = 8, *, gathered: str = "", sync: str = "", **settings: object) -> int:
+def moved(strategy: str, world_size: int = 8, **settings: object) -> int:
     run = Run(model=LLAMA, world_size=world_size, strategy=strategy, **settings)  # type: ignore[arg-type]
-    return sum(found.num_bytes for found in collectives(run, gathered=gathered, sync=sync))
+    return sum(found.num_bytes for found in collectives(run))
 
 
 @pytest.mark.parametrize(
@@ -35,13 +35,12 @@ def moved(strategy: str, world_size: int = 8, *, gathered: str = "", sync: str =
         (moved("zero2"), 2 * 2 * PARAMS * 7 // 8, 246.9),
         (moved("zero3"), 3 * 2 * PARAMS * 7 // 8, 370.4),
         (moved("fsdp2", reduce_dtype="bf16"), 2 * (3 * PARAMS - ROOT) * 7 // 8, 366.7),
-        (moved("fsdp2", reduce_dtype="bf16", gathered="none"), 6 * PARAMS * 7 // 8, 370.4),
         (moved("fsdp2", reduce_dtype="bf16", wrap="block+ends"), 6 * PARAMS * 7 // 8, 370.4),
-        (moved("fsdp2", gathered="none"), 8 * PARAMS * 7 // 8, 493.9),
+        (moved("fsdp2", wrap="block+ends"), 8 * PARAMS * 7 // 8, 493.9),
         (moved("fsdp2"), (8 * PARAMS - 2 * ROOT) * 7 // 8, 490.2),
         (moved("fsdp1"), (8 * PARAMS - 2 * ROOT) * 7 // 8, 490.2),
         (moved("ddp", recipe="fp32"), 8 * PARAMS * 7 // 8, 493.9),
-        (moved("fsdp2", reduce_dtype="bf16", gathered="all"), 4 * PARAMS * 7 // 8, 246.9),
+        (moved("fsdp2", reduce_dtype="bf16", reshard_after_forward=False), 4 * PARAMS * 7 // 8, 246.9),
         (moved("zero1", recipe="megatron"), 6 * PARAMS * 7 // 8, 370.4),
         (moved("zero1", recipe="pure-bf16"), 6 * PARAMS * 7 // 8, 370.4),  # torch: all-reduce, then broadcast
     ],
@@ -74,8 +73,9 @@ def test_accumulation(micro_steps: int) -> None:
     assert moved("ddp", accumulation=micro_steps) == moved("zero1", accumulation=micro_steps) == once
     assert 2 * moved("zero2", accumulation=micro_steps) == (micro_steps + 1) * once
     assert 2 * moved("zero3", accumulation=micro_steps) == 3 * micro_steps * once
-    assert 2 * moved("zero3", accumulation=micro_steps, sync="step") == (2 * micro_steps + 1) * once
-    assert moved("ddp", accumulation=micro_steps, sync="micro-step") == micro_steps * once
+    bf16 = {"reduce_dtype": "bf16", "wrap": "block+ends", "accumulation": micro_steps}
+    assert 2 * moved("fsdp2", **bf16) == 3 * micro_steps * once
+    assert 2 * moved("fsdp2", no_sync=True, **bf16) == (2 * micro_steps + 1) * once
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"])
@@ -142,9 +142,7 @@ def test_only_a_run_of_several_nodes_uses_the_network() -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--gathered", "some"], "unknown gathered 'some'"),
-        (["--strategy", "ddp", "--gathered", "root"], "ddp gathers no layers"),
-        (["--sync", "never"], "unknown sync 'never'"),
+        (["--tp", "2"], "only data parallelism is counted here"),
         (["--mfu", "0"], "mfu_percent must be a whole number from 1 to 100"),
         (["--gpu", "t4"], "no bf16 rate is known for 'T4'"),
         (["--gpu", "amd-mi455x"], "no node size is known for 'AMD MI455X'"),

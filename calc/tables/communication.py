@@ -19,26 +19,19 @@ from calc.tables.text import markdown, number, size
 from calc.units import decimal
 
 
-def ways(model: Model, world_size: int) -> dict[str, tuple[Run, str]]:
-    """The runs that the volume table compares, by title, each with what stays gathered for backward."""
-    runs: dict[str, tuple[Run, str]] = {}
-    for name in ("ddp", "zero1", "zero2", "zero3"):
-        run = Run(model=model, world_size=world_size, strategy=name)
-        runs[strategy_title(run)] = run, ""
-    bf16 = Run(model=model, world_size=world_size, strategy="fsdp2", reduce_dtype="bf16")
-    runs["FSDP2, reduced in bf16"] = bf16, ""
-    runs["FSDP2, reduced in fp32"] = replace(bf16, reduce_dtype="fp32"), ""
-    runs["FSDP2, bf16, `reshard_after_forward=False`"] = bf16, "all"
-    return runs
-
-
 def volume_table(model: Model, world_size: int, micro_steps: int = 8) -> str:
     """What each strategy sends per GPU in an optimizer step of one and of several micro-steps, beside DDP."""
+    named = [Run(model=model, world_size=world_size, strategy=name) for name in ("ddp", "zero1", "zero2", "zero3")]
+    bf16 = Run(model=model, world_size=world_size, strategy="fsdp2", reduce_dtype="bf16")
+    runs = {strategy_title(run): run for run in named} | {
+        "FSDP2, reduced in bf16": bf16,
+        "FSDP2, reduced in fp32": replace(bf16, reduce_dtype="fp32"),
+        "FSDP2, bf16, `reshard_after_forward=False`": replace(bf16, reshard_after_forward=False),
+    }
     rows, first = [], 0
-    for title, (run, gathered) in ways(model, world_size).items():
+    for title, run in runs.items():
         one, many = (
-            sum(c.num_bytes for c in collectives(replace(run, accumulation=count), gathered=gathered))
-            for count in (1, micro_steps)
+            sum(c.num_bytes for c in collectives(replace(run, accumulation=count))) for count in (1, micro_steps)
         )
         first = first or one
         rows.append([title, size(one), _times(one, first), size(many), _times(many, first)])
