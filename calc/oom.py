@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from calc.estimate import Estimate
+from calc.estimate import Estimate, Run
+from calc.models import Model
 from calc.sharding import get_strategy, layout_of, pieces
 from calc.states import get_optimizer, get_recipe, state_bytes
 from calc.units import UNITS, InputError, ceil_div, records, text
@@ -128,10 +129,16 @@ def _sums(found: Estimate) -> Iterator[tuple[str, str, int]]:
 
 def requests(found: Estimate) -> Iterator[tuple[str, str, int]]:
     """Everything that a run may ask for in one piece: (line, phase, bytes)."""
-    run, model, step = found.run, found.model, "forward+backward"
+    step = "forward+backward"
     phases = [*(found.phases or {}).items(), *((f"{step}, {instant.instant}", instant) for instant in found.instants)]
     for name, phase in phases:
         yield from ((line.line, name, line.bytes) for line in phase.lines)
+    for _, model in found.run.parts():
+        yield from _tensors(found.run.local, model, step)
+
+
+def _tensors(run: Run, model: Model, step: str) -> Iterator[tuple[str, str, int]]:
+    """Single tensors of one rank's slice of the model: states, whole weights and gradients, activations."""
     recipe, optimizer, strategy = get_recipe(run.held), get_optimizer(run.optimizer), get_strategy(run.strategy)
     layout, align = layout_of(strategy, recipe, run.world_size)
     for held in pieces(model, optimizer, layout, run.world_size, align) if optimizer.states else ():
