@@ -6,10 +6,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import product
 from statistics import median
 
+from calc.activations import unsupported
 from calc.estimate import Run, estimate
-from calc.models import load
+from calc.fit import verdict
+from calc.gpus import CLIMB, known
+from calc.models import Model, load
+from calc.models import known as models
+from calc.sharding import STRATEGIES
+from calc.states import OPTIMIZERS
+from calc.units import InputError
 
 
 def seconds(task: Callable[[], object], times: int) -> float:
@@ -26,6 +34,20 @@ def run(*command: str) -> Callable[[], object]:
     return lambda: subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL, env=environment)
 
 
+def sweep(chosen: list[Model]) -> int:
+    """Judges every strategy, optimizer and count of these models on every card; returns how many verdicts."""
+    cards = [gpu for gpu in known().values() if gpu.counts()]
+    number = 0
+    for model in chosen:
+        for strategy, optimizer, count in product(STRATEGIES, OPTIMIZERS, CLIMB):
+            try:
+                found = estimate(Run(model=model, world_size=count, strategy=strategy, optimizer=optimizer))
+            except InputError:  # a pair that does not run
+                continue
+            number += sum(verdict(found, gpu) is not None for gpu in cards)
+    return number
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         build = seconds(run("-m", "mkdocs", "--quiet", "build", "--strict", "--site-dir", folder), 3)
@@ -37,6 +59,14 @@ def main() -> None:
     print(f"site built            {build:8.2f} s")
     print(f"command line, cold    {cold * 1000:8.0f} ms   (Python alone: {bare * 1000:.0f} ms)")
     print(f"estimates             {1 / each:8.0f} per second")
+    every = [model for record in models() if not unsupported(model := load(record["id"]))]
+    for chosen in (every[::8], every[::4], every):
+        start = time.perf_counter()
+        verdicts = sweep(chosen)
+        taken = time.perf_counter() - start
+        print(
+            f"verdicts on {len(chosen):2} models {verdicts:10,} in {taken:5.1f} s, {verdicts / taken:,.0f} per second"
+        )
 
 
 if __name__ == "__main__":
