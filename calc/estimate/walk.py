@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -12,6 +12,17 @@ from calc.models import Model, Tensor
 from calc.sharding import Kept, edge_elements, get_strategy, largest_share, layout_of
 from calc.states import get_recipe
 from calc.units import DTYPE_BYTES, ceil_div
+
+#: Lines that are no plain sum of shapes and dtypes: set by the user, or found by measuring.
+_KINDS = {
+    "reduce bucket": "config",
+    "gathered parameters": "config",
+    "gradients being reduced": "measured",
+}
+_STATES = ("weights", "master", "optimizer")
+
+#: Bytes by line.
+Lines = dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,22 +53,22 @@ class Walk:
     def __init__(self, run: Run, model: Model, states: Kept, waiting: int = 0) -> None:
         """`waiting` is how many other micro-batches a pipeline stage has begun."""
         self.run, self.model, self.states, self.tokens = run, model, states, run.tokens
-        recipe, self.strategy = get_recipe(run.held), get_strategy(run.strategy)
+        recipe, strategy = get_recipe(run.held), get_strategy(run.strategy)
+        self.recipe, self.stage = recipe, strategy.stage
         self.dtype, adapters = compute_dtype(recipe.name, run.base_dtype if run.lora_rank else "")
         self.unit = 4 if self.dtype == "fp32" else 2
         self.reduce = DTYPE_BYTES[run.reduce_dtype]
         self.fsdp, self.deepspeed = run.strategy in FSDP, run.held == "deepspeed"
-        #: Bytes of a gradient element between steps, and as the backward leaves it.
+        # Bytes of a gradient element between steps, and as the backward leaves it.
         self.grad = 2 if self.deepspeed else recipe.itemsize("gradients")
         self.made = self.unit if self.fsdp or self.deepspeed else self.grad
-        #: Without a sync each gradient waits whole; else earlier micro-batches, or a buffer, hold them already.
+        # Without a sync each gradient waits whole; else earlier micro-batches, or a buffer, hold them already.
         self.whole = run.no_sync and run.accumulation > 1
-        buffer = run.held == "megatron" or (self.deepspeed and self.strategy.stage == 3)
+        buffer = run.held == "megatron" or (self.deepspeed and self.stage == 3)
         self.present = buffer or (run.accumulation > 1 and not self.whole)
-        self.layout, self.align = layout_of(self.strategy, recipe, run.world_size)
-        shape = _shape(model)
-        attention = attention_of(model, run.attention)
-        #: What each kind of layer costs, and which kind each layer is.
+        self.layout, self.align = layout_of(strategy, recipe, run.world_size)
+        shape, attention = _shape(model), attention_of(model, run.attention)
+        # What each kind of layer costs, and which kind each layer is.
         self.costs = [block_cost(model, b, self.dtype, attention, run.seq_len, adapters) for b in model.blocks]
         self.order, self.count = shape.order, len(shape.order)
         self.head = head_cost(model, self.dtype, run.loss, attention, run.checkpointing, run.seq_len)
@@ -65,24 +76,22 @@ class Walk:
             self.head = replace(self.head, norm=0, forward=0, backward=0, weight_work=0)
         self.trains, self.head_trains = shape.trains, shape.head_trains
         self.size = [self.gather(b.tensors) for b in model.blocks]
-        self.unpacked = [self.unpack(b.tensors) for b in model.blocks]
-        #: Weights that autocast has cast and the backward still needs.
+        # Weights that autocast has cast and the backward still needs.
         autocast = self.dtype == "autocast"
-        self.cast = [2 * _linear(b.tensors) * autocast for b in model.blocks]
-        self.head_cast = 2 * _linear(model.first if model.tied else model.last) * autocast
+        self.cast = [2 * _matrices(b.tensors) * autocast for b in model.blocks]
+        self.head_cast = 2 * _matrices(model.first if model.tied else model.last) * autocast
         self.ends = run.wrap == "block+ends" and not model.tied
-        self.root = () if self.ends else (*model.first, *model.last)
-        self.first = model.first if self.ends else (*model.first, *model.last)
-        self.last = model.last if self.ends else (*model.first, *model.last)
+        both = (*model.first, *model.last)
+        self.root, self.first, self.last = ((), model.first, model.last) if self.ends else (both, both, both)
         # Running sums: what layers 0 to n keep, and what is kept of the gradients of the last n.
         self.kept, self.done = [0], [0]
         for layer, kind in enumerate(self.order):
             kept = self.costs[kind].kept(run.checkpointing, layer) * self.tokens
-            again = checkpointed(run.checkpointing, layer)
-            self.kept.append(self.kept[-1] + kept + (0 if again else self.cast[kind] + self.costs[kind].held))
+            if not checkpointed(run.checkpointing, layer):
+                kept += self.cast[kind] + self.costs[kind].held
+            self.kept.append(self.kept[-1] + kept)
         self.kept = [waiting * self.kept[-1] + kept for kept in self.kept]
-        self.flat = self.shared(model.tensors, 1)
-        share = [self.grad * self.share(b.tensors) for b in model.blocks]
+        share = [self.grad * self.share(b.tensors, 2) for b in model.blocks]
         for kind in reversed(self.order):
             self.done.append(self.done[-1] + share[kind])
 
@@ -90,22 +99,20 @@ class Walk:
         """Bytes of a gathered unit: in the compute dtype, a frozen NF4 matrix packed."""
         return sum(t.count * (ceil_div(t.numel, 2) if self.packed(t) else self.unit * t.numel) for t in tensors)
 
-    def unpack(self, tensors: Iterable[Tensor]) -> int:
-        """Bytes of the largest NF4 matrix, which is dequantised for each use."""
-        return max((2 * t.numel for t in tensors if self.packed(t)), default=0)
+    def stored(self, tensors: Iterable[Tensor]) -> int:
+        """Bytes of whole tensors in the dtypes that they are stored in."""
+        trained, base = self.recipe.itemsize("weights"), DTYPE_BYTES.get(self.run.base_dtype, 2)
+        sizes = ((t, trained if t.trainable else base) for t in tensors)
+        return sum(t.count * (ceil_div(t.numel, 2) if self.packed(t) else size * t.numel) for t, size in sizes)
 
     def packed(self, tensor: Tensor) -> bool:
         """Whether bitsandbytes packs this tensor: linear layers of the blocks, not the head."""
         nf4 = self.run.base_dtype == "nf4" and not tensor.trainable
         return nf4 and tensor.kind == "linear" and "*" in tensor.name
 
-    def share(self, tensors: Iterable[Tensor]) -> int:
-        """Trainable elements of which one rank keeps the gradient between backward and step."""
-        return self.shared(tensors, 2)
-
-    def shared(self, tensors: Iterable[Tensor], stage: int) -> int:
+    def share(self, tensors: Iterable[Tensor], stage: int) -> int:
         """Trainable elements that one rank has of `tensors` where they are divided from `stage` on."""
-        cut = self.layout if self.strategy.stage >= stage and self.layout != "greedy" else "whole"
+        cut = self.layout if self.stage >= stage and self.layout != "greedy" else "whole"
         trained = [t for t in tensors if t.trainable]
         experts = [t for t in trained if t.kind == "expert" and self.run.ep > 1]
         others = [t for t in trained if t not in experts] if experts else trained
@@ -114,64 +121,40 @@ class Walk:
 
     def edges(self) -> int:
         """Bytes of gradients that DeepSpeed's stages 1 and 2 keep whole because their partition cuts them."""
-        if not self.deepspeed or self.strategy.stage == 3:
-            return 0
-        return self.grad * _edges(self.model, self.run.world_size)
+        return self.grad * _edges(self.model, self.run.world_size) * (self.deepspeed and self.stage < 3)
 
-    def phase(self, instant: str, gradients: int, *lines: Line) -> Phase:
+    def phase(self, instant: str, gradients: int, lines: Mapping[str, int]) -> Phase:
         """The states, the gradients that exist by then, and `lines`; empty lines are left out."""
-        base = [Line(line=name, bytes=getattr(self.states, name)) for name in ("weights", "master", "optimizer")]
-        base.append(Line(line="gradients", bytes=gradients))
-        return Phase(instant=instant, lines=tuple(line for line in (*base, *self.always(), *lines) if line.bytes))
-
-    def always(self) -> list[Line]:
-        """Buffers that live from the first step to the last."""
-        run, trains = self.run, self.model.num_trainable
-        lines = []
-        if self.deepspeed and self.strategy.stage == 3:
-            lines.append(Line(line="reduce bucket", bytes=self.unit * run.reduce_bucket_size, kind="config"))
-        torch_zero1 = run.strategy == "zero1" and self.layout == "greedy"  # it wraps DDP
-        if (run.strategy == "ddp" or torch_zero1) and run.held != "megatron" and not run.gradient_as_bucket_view:
-            lines.append(Line(line="gradient buckets", bytes=self.grad * trains))
-        return lines
+        run, buckets = self.run, 0
+        # torch's own ZeRO-1 wraps DDP, whose buckets live from the first step to the last.
+        if run.strategy == "ddp" or (run.strategy == "zero1" and self.layout == "greedy"):
+            buckets = self.grad * self.model.num_trainable * (not run.gradient_as_bucket_view)
+        found = {name: getattr(self.states, name) for name in _STATES} | {"gradients": gradients}
+        found |= {"gradient buckets": buckets * (run.held != "megatron")}
+        if self.deepspeed and self.stage == 3:
+            found["reduce bucket"] = self.unit * run.reduce_bucket_size
+        listed = ((name, size) for name, size in {**found, **lines}.items() if size)
+        kinds = (Line(line=name, bytes=size, kind=_KINDS.get(name, "exact")) for name, size in listed)
+        return Phase(instant=instant, lines=tuple(kinds))
 
     def instants(self) -> Iterator[Phase]:
         """The instants that can be the worst, each at its own worst: loss, layers, embedding."""
-        tokens, head, kept = self.tokens, self.head, self.kept[self.count]
-        around = self.gathered_parameters() if self.deepspeed else self.around(self.count)
-        saved = Line(line="saved activations", bytes=kept + (head.norm + head.tables) * tokens)
+        tokens, head, gradients = self.tokens, self.head, self.gradients(self.count)
+        saved = {"saved activations": self.kept[self.count] + (head.norm + head.tables) * tokens}
+        before = saved | (self.gathered_parameters() if self.deepspeed else self.around(self.count))
         # The cast weights live until the forward leaves autocast, checkpointed or not.
-        again = [kind for layer, kind in enumerate(self.order) if checkpointed(self.run.checkpointing, layer)]
-        casts = self.head_cast + sum(self.cast[kind] for kind in again)
+        again = sum(self.cast[k] for n, k in enumerate(self.order) if checkpointed(self.run.checkpointing, n))
         early = head.gradient_early * self.unit * self.head_trains  # made with the loss
-        yield self.phase(
-            "head_fwd",
-            self.gradients(self.count),
-            *around,
-            saved,
-            Line(line="logits and loss", bytes=head.forward * tokens),
-            Line(line="weights cast by autocast", bytes=casts),
-            Line(line="head gradient", bytes=2 * early),
-        )
-        loss = self.phase(
-            "head_bwd",
-            self.gradients(self.count),
-            *around,
-            saved,
-            Line(line="logits and loss", bytes=head.backward * tokens),
-            Line(line="weights cast by autocast", bytes=self.head_cast),
-            Line(line="head gradient", bytes=early),
-        )
-        weight = self.phase(
-            "head_bwd",
-            self.gradients(self.count),
-            *self.around(self.count),
-            saved,
-            Line(line="logits and loss", bytes=head.weight_work * tokens),
-            Line(line="weights cast by autocast", bytes=self.head_cast),
-            Line(line="head gradient", bytes=self.made * self.head_trains * (self.strategy.stage < 2 or self.fsdp)),
-        )
-        yield max(loss, weight, key=lambda phase: phase.bytes)
+        forward = {"logits and loss": head.forward * tokens, "head gradient": 2 * early}
+        loss = {"logits and loss": head.backward * tokens, "head gradient": early}
+        weight = {
+            "logits and loss": head.weight_work * tokens,
+            "head gradient": self.made * self.head_trains * (self.stage < 2 or self.fsdp),
+        }
+        cast = {"weights cast by autocast": self.head_cast}
+        yield self.phase("head_fwd", gradients, before | forward | {"weights cast by autocast": self.head_cast + again})
+        last = (before | loss | cast, saved | self.around(self.count) | weight | cast)
+        yield max((self.phase("head_bwd", gradients, lines) for lines in last), key=lambda phase: phase.bytes)
         yield self.layers()
         yield self.root_phase()
 
@@ -180,221 +163,197 @@ class Walk:
         if "gradients" in self.run.offloaded:
             return 0
         if self.present:
-            return self.states.gradients * self.grad // max(get_recipe(self.run.held).itemsize("gradients"), 1)
+            return self.states.gradients * self.grad // max(self.recipe.itemsize("gradients"), 1)
         if layer == self.count:
             return 0
         ends = 0
-        if self.ends or not (self.fsdp or (self.deepspeed and self.strategy.stage > 1)):
-            ends = self.grad * self.share(self.model.last)
-            if self.model.tied:
-                ends = self.grad * self.head_trains
+        if self.ends or not (self.fsdp or (self.deepspeed and self.stage > 1)):
+            ends = self.grad * (self.head_trains if self.model.tied else self.share(self.model.last, 2))
         return ends + self.done[self.count - 1 - layer]
 
-    def around(self, layer: int) -> list[Line]:
+    def around(self, layer: int) -> Lines:
         """What the strategy holds around the backward of layer `layer` (the count: the head)."""
         if self.fsdp:
             return self.gathered(layer)
-        if not self.deepspeed:
-            return []
-        return self.buckets(self.model.last if layer == self.count else self.model.blocks[self.order[layer]].tensors)
+        tensors = self.model.last if layer == self.count else self.model.blocks[self.order[layer]].tensors
+        return self.buckets(tensors) if self.deepspeed else {}
 
-    def gathered(self, layer: int) -> list[Line]:
+    def gathered(self, layer: int) -> Lines:
         """FSDP: gathered units, the one ahead, and gradients on their way to being reduced."""
-        run, unit, count = self.run, self.unit, self.count
-        lines = []
+        run, count, order, lines = self.run, self.count, self.order, Lines()
         if self.whole:
-            left = self.model.num_trainable - sum(self.trains[b] for b in self.order[layer + 1 :])
-            lines.append(Line(line="gradients accumulated whole", bytes=self.reduce * left))
+            left = self.model.num_trainable - sum(self.trains[kind] for kind in order[layer + 1 :])
+            lines["gradients accumulated whole"] = self.reduce * left
         if not run.reshard_after_forward:
-            sizes = sum(self.size[b] for b in self.order[: layer + 1])
-            lines.append(Line(line="gathered layers", bytes=sizes))
+            lines["gathered layers"] = sum(self.size[kind] for kind in order[: layer + 1])
         elif layer == count:
-            lines.append(Line(line="prefetched unit", bytes=self.size[self.order[-1]] * (not self.ends)))
+            lines["prefetched unit"] = self.size[order[-1]] * (not self.ends)
         else:
-            lines.append(Line(line="gathered layer", bytes=self.size[self.order[layer]]))
-            ahead = self.size[self.order[layer - 1]] if layer else self.gather(self.first) * self.ends
-            lines.append(Line(line="prefetched unit", bytes=ahead))
+            lines["gathered layer"] = self.size[order[layer]]
+            lines["prefetched unit"] = self.size[order[layer - 1]] if layer else self.gather(self.first) * self.ends
         if layer == count:
-            return [Line(line="gathered head", bytes=self.gather(self.last)), *lines]
-        lines.append(Line(line="gathered root", bytes=self.gather(self.root)))
-        if not self.ends:
-            lines.append(Line(line="head gradient", bytes=unit * self.head_trains))
-        behind = _trainable(self.last) * self.ends if layer + 1 == count else self.trains[self.order[layer + 1]]
+            return {"gathered head": self.gather(self.last)} | lines
+        lines["gathered root"] = self.gather(self.root)
+        lines["head gradient"] = self.unit * self.head_trains * (not self.ends)
         if run.strategy != "fsdp1":
-            lines.append(Line(line="reduce-scatter input", bytes=self.reduce * behind))
+            behind = _trainable(self.last) * self.ends if layer + 1 == count else self.trains[order[layer + 1]]
+            lines["reduce-scatter input"] = self.reduce * behind
         return lines
 
-    def gathered_parameters(self) -> list[Line]:
+    def gathered_parameters(self) -> Lines:
         """DeepSpeed's stage 3 keeps up to `stage3_max_live_parameters` gathered, and at least one tensor."""
-        if self.strategy.stage < 3:
-            return []
+        if self.stage < 3:
+            return {}
         run, largest = self.run, max(t.numel for t in self.model.tensors)
         live = max(run.stage3_max_live_parameters, largest) + run.stage3_prefetch_bucket_size
-        gathered = min(self.gather(self.model.tensors), self.unit * live)
-        return [Line(line="gathered parameters", bytes=gathered, kind="config")]
+        return {"gathered parameters": min(self.gather(self.model.tensors), self.unit * live)}
 
-    def buckets(self, made: Iterable[Tensor]) -> list[Line]:
+    def buckets(self, made: Iterable[Tensor]) -> Lines:
         """DeepSpeed's buckets, and the copies that reducing the gradients of the tensors `made` takes.
 
         A gradient that is larger than the bucket goes alone: itself and two copies in stage 3 (measured).
         """
-        run, unit, stage = self.run, self.unit, self.strategy.stage
+        run, lines = self.run, self.gathered_parameters()
         largest = max((t.numel for t in made if t.trainable), default=0)
-        lines = self.gathered_parameters()
-        if stage < 3:
-            bucket = unit * run.reduce_bucket_size * (2 if run.overlap_comm else 1)
-            lines.append(Line(line="reduce bucket", bytes=bucket, kind="config"))
+        if self.stage < 3:
+            lines["reduce bucket"] = self.unit * run.reduce_bucket_size * (2 if run.overlap_comm else 1)
         copies = min(run.reduce_bucket_size, self.model.num_trainable)
-        if stage == 3 and largest > run.reduce_bucket_size:
+        if self.stage == 3 and largest > run.reduce_bucket_size:
             copies = 3 * largest
-        elif stage > 1:  # stage 1 still has all of them where the backward left them
+        elif self.stage > 1:  # stage 1 still has all of them where the backward left them
             copies += largest
-        return [*lines, Line(line="gradients being reduced", bytes=unit * copies, kind="config")]
+        return lines | {"gradients being reduced": self.unit * copies}
 
     def layers(self) -> Phase:
         """The worst layer and instant of the backward through the layers.
 
         Between two layers alike with alike neighbours every line changes evenly, so only the ends are tried.
         """
-        best: tuple[int, tuple[int, list[Line], list[Line]]] | None = None
+        best: tuple[int, int, Lines] = (0, 0, {})
         for layer in _ends(self.order, self.run.checkpointing):
             gradients, around = self.gradients(layer), self.around(layer)
-            tried = [(around, self.moment(layer, moment)) for moment in self.costs[self.order[layer]].moments]
-            if self.fsdp and self.run.strategy != "fsdp1" and self.run.reshard_after_forward:
-                tried += [self.copied(layer, around), self.reduced(layer, around)]
-            for around, lines in tried:
-                total = gradients + sum(line.bytes for line in (*around, *lines))
-                if best is None or total > best[0]:
-                    best = (total, (gradients, around, lines))
-        assert best is not None
-        gradients, around, lines = best[1]
-        return self.phase("layers_bwd", gradients, *around, *lines)
+            tried = [around | self.moment(layer, moment, around) for moment in self.costs[self.order[layer]].moments]
+            if self.fsdp and self.run.strategy != "fsdp1":
+                tried += self.unsharded(layer, around)
+            for lines in tried:
+                best = max(best, (gradients + sum(lines.values()), gradients, lines), key=lambda found: found[0])
+        return self.phase("layers_bwd", best[1], best[2])
 
-    def copied(self, layer: int, around: list[Line]) -> tuple[list[Line], list[Line]]:
-        """FSDP2 before the backward of a layer: its unit in the all-gather's buffer and, copied out, as tensors."""
-        others = [line for line in around if line.line != "prefetched unit"]
-        before = self.kept[layer + 1] + self.head.tables * self.tokens
-        buffer = Line(line="all-gather buffer", bytes=self.size[self.order[layer]])
-        return others, [buffer, Line(line="saved activations", bytes=before)]
+    def unsharded(self, layer: int, around: Lines) -> Iterator[Lines]:
+        """FSDP2 just before and just after the backward of a layer.
 
-    def reduced(self, layer: int, around: list[Line]) -> tuple[list[Line], list[Line]]:
-        """FSDP2 after the backward of a layer: its gradients, copied as the reduce-scatter's input, and the output."""
-        kind = self.order[layer]
-        others = [line for line in around if line.line not in ("gathered layer", "reduce-scatter input")]
-        before = self.kept[layer] + (self.head.tables + self.costs[kind].boundary) * self.tokens
-        trains = self.trains[kind]
-        return others, [
-            Line(line="layer gradients", bytes=0 if self.whole else self.unit * trains),
-            Line(line="reduce-scatter input", bytes=self.reduce * trains),
-            Line(line="reduce-scatter output", bytes=self.reduce * ceil_div(trains, self.run.world_size)),
-            Line(line="saved activations", bytes=before),
-        ]
+        Before: its unit in the all-gather's buffer and, copied out, as tensors. After: its gradients, copied
+        as the reduce-scatter's input, and the output.
+        """
+        kind, tables = self.order[layer], self.head.tables * self.tokens
+        trains, boundary = self.trains[kind], self.costs[kind].boundary * self.tokens
+        if self.run.reshard_after_forward:
+            yield around | {
+                "prefetched unit": 0,
+                "all-gather buffer": self.size[kind],
+                "saved activations": self.kept[layer + 1] + tables,
+            }
+        yield around | {
+            "gathered layer": 0,
+            "gathered layers": sum(self.size[kind] for kind in self.order[:layer])
+            * (not self.run.reshard_after_forward),
+            "layer gradients": 0 if self.whole else self.unit * trains,
+            "reduce-scatter input": self.reduce * trains,
+            "reduce-scatter output": self.reduce * ceil_div(trains, self.run.world_size),
+            "saved activations": self.kept[layer] + tables + boundary,
+        }
 
-    def moment(self, layer: int, moment: Moment) -> list[Line]:
+    def moment(self, layer: int, moment: Moment, around: Lines) -> Lines:
         """One instant of the backward of one layer."""
-        kind = self.order[layer]
+        kind, block = self.order[layer], self.model.blocks[self.order[layer]]
         again = checkpointed(self.run.checkpointing, layer)
         casts = self.cast[kind] - self.cast[kind] * moment.numel // max(self.trains[kind], 1)
         saved = moment.saved * self.tokens + moment.held + casts
         before = self.kept[layer] + (self.head.tables + self.costs[kind].again * again) * self.tokens
-        made = 0 if self.deepspeed and self.strategy.stage > 1 else moment.numel
+        made = 0 if self.deepspeed and self.stage > 1 else moment.numel
         # Where an earlier micro-batch left a gradient of the same dtype, the new one is added to it at once.
         if (self.present and not self.fsdp and not self.deepspeed) or (self.whole and self.reduce == self.unit):
             made = moment.fresh
-        waits = self.present and self.model.tied and not self.fsdp  # for the embedding's, to be added as one
+        # A tied head's gradient waits for the embedding's, to be added as one.
+        waits = self.made * self.head_trains * (self.present and self.model.tied and not self.fsdp)
         whole = self.run.strategy == "fsdp1" and moment.numel == self.trains[kind]
-        return [
-            Line(line="saved activations", bytes=before + (0 if again else saved)),
-            Line(line="recomputed layer", bytes=saved * again),
-            Line(line="dequantised matrix", bytes=self.unpacked[kind]),
-            Line(line="activation gradients", bytes=moment.work * self.tokens),
-            Line(line="layer gradients", bytes=self.made * made),
-            Line(line="head gradient", bytes=self.made * self.head_trains * waits),
-            Line(line="flat gradient", bytes=self.unit * moment.numel * whole),
-        ]
-
-    def step(self) -> Phase:
-        """The optimizer's step: all the states, what DeepSpeed flattens, and the optimizer's temporaries."""
-        run, recipe = self.run, get_recipe(self.run.held)
-        if "optimizer" in run.offloaded:
-            return self.phase("step", self.gradients(-1))
-        itemsize, numel = recipe.itemsize("master") or recipe.itemsize("weights"), self.flat
-        if not self.deepspeed:
-            # Each tensor is a parameter of the optimizer, or what a rank has of it.
-            cut = "whole" if self.layout in ("whole", "greedy") else self.layout
-            tensors = [replace(t, count=1) for t in self.model.tensors if t.trainable]
-            largest = max((largest_share([t], cut, run.world_size, self.align) for t in tensors), default=0)
-            temporaries = step_temporaries(run.step, itemsize, numel, largest)
-            return self.phase("step", self.states.gradients, Line(line="step temporaries", bytes=temporaries))
-        # One flat tensor, made fp32; stage 3 takes a sub-group at a time and keeps its 16-bit gradients, the others
-        # free theirs before the update.
-        stage3, part = self.strategy.stage == 3, numel
-        if stage3:
-            largest = max((t.numel for t in self.model.tensors if t.trainable), default=0)
-            part = min(numel, run.sub_group_size + largest // run.world_size)
-        update = step_temporaries(run.step, itemsize, part, part)
-        flat = self.grad * part + (0 if stage3 else self.grad * numel + self.edges())
-        wide = Line(line="fp32 gradients", bytes=4 * part, kind="config" if part < numel else "exact")
-        beside = Line(line="step temporaries", bytes=max(update, flat), kind=wide.kind)
-        return self.phase("step", self.grad * numel * stage3, wide, beside)
-
-    def load(self) -> Phase:
-        """Loading: what the rank keeps of the weights, or on the GPU the whole model before it is divided."""
-        run, kept = self.run, Line(line="weights", bytes=self.states.weights)
-        whole = self.gather_stored(self.model.tensors)
-        if run.load == "cpu" or self.strategy.stage < 3:
-            return Phase(instant="weights on the GPU", lines=(kept,))
-        return Phase(instant="whole model on the GPU", lines=(Line(line="weights before sharding", bytes=whole),))
-
-    def save(self) -> Phase:
-        """Saving: the states, and for a full state dict one unit at a time gathered as it is stored."""
-        full = self.run.save == "full" and self.strategy.stage == 3
-        units = (
-            (self.model.tensors,) if not full else (self.root or self.first, *(b.tensors for b in self.model.blocks))
-        )
-        unit = Line(line="gathered unit", bytes=max(map(self.gather_stored, units)) * full)
-        return self.phase("full state dict" if full else "shards", 0, unit)
-
-    def gather_stored(self, tensors: Iterable[Tensor]) -> int:
-        """Bytes of whole tensors as they are stored."""
-        run, stored = self.run, get_recipe(self.run.held).itemsize("weights")
-        base = DTYPE_BYTES.get(run.base_dtype, 2)
-        sizes = ((t, stored if t.trainable else base) for t in tensors)
-        return sum(t.count * (ceil_div(t.numel, 2) if self.packed(t) else size * t.numel) for t, size in sizes)
+        return {
+            "saved activations": before + (0 if again else saved),
+            "recomputed layer": saved * again,
+            "dequantised matrix": max((2 * t.numel for t in block.tensors if self.packed(t)), default=0),
+            "activation gradients": moment.work * self.tokens,
+            "layer gradients": self.made * made,
+            "head gradient": around.get("head gradient", 0) + waits,
+            "flat gradient": self.unit * moment.numel * whole,
+        }
 
     def root_phase(self) -> Phase:
         """The embedding's backward, where a tied matrix has two gradients, then their sum; the last reduction."""
-        model, layer = self.model, self.order[0]
-        incoming = Line(line="activation gradients", bytes=self.costs[layer].boundary * self.tokens)
+        model, layer, unit = self.model, self.order[0], self.unit
         embedded = _trainable(model.first)
         tied = embedded * model.tied
-        if not self.fsdp:
-            # The head's gradient is among those kept; a tied one is then summed with the embedding's.
-            around = self.buckets(model.first) if self.deepspeed else []
-            first = Line(line="root gradients", bytes=self.made * embedded)
-            both = Line(line="root gradients", bytes=self.made * (embedded + tied * (1 + self.present)))
-            instants: tuple[tuple[Line, ...], ...] = ((*around, first, incoming), (*around, both))
-            if self.deepspeed and self.strategy.stage == 1:
-                part = Line(line="averaged gradients", bytes=self.grad * self.flat + self.edges())
-                instants = ((*around, first, part),)
-            elif self.deepspeed:
-                instants = ((*around, incoming, Line(line="gradients beyond the partition", bytes=self.edges())),)
-        else:
-            unit, trains = self.unit, _trainable(self.first)
-            gathered = Line(line="gathered root", bytes=self.gather(self.first))
-            behind = Line(line="reduce-scatter input", bytes=self.reduce * self.trains[layer])
-            made = Line(line="root gradients", bytes=unit * (trains + tied))
-            summed = Line(line="root gradients", bytes=unit * (trains + 2 * tied))
+        incoming = {"activation gradients": self.costs[layer].boundary * self.tokens}
+        if self.fsdp:
+            trains = _trainable(self.first)
+            around = {
+                "gathered root": self.gather(self.first),
+                "reduce-scatter input": self.reduce * self.trains[layer],
+                "gradients accumulated whole": self.reduce * trains * self.whole,
+            }
             flat = unit * trains * (self.run.strategy == "fsdp1")
-            last = Line(line="reduce-scatter input", bytes=self.reduce * trains + flat)
-            whole = Line(line="gradients accumulated whole", bytes=self.reduce * trains * self.whole)
-            instants = (
-                (gathered, behind, made, incoming, whole),
-                (gathered, behind, summed, whole),
-                (Line(line="root gradients", bytes=unit * trains), last),
-            )
-        found = (self.phase("root_bwd", self.gradients(-1), *lines) for lines in instants)
+            last = {"root gradients": unit * trains, "reduce-scatter input": self.reduce * trains + flat}
+            tried = [
+                around | incoming | {"root gradients": unit * (trains + tied)},
+                around | {"root gradients": unit * (trains + 2 * tied)},
+                last,
+            ]
+        elif not self.deepspeed:  # the head's gradient is among those kept
+            made = self.made * embedded
+            both = made + self.made * tied * (1 + self.present)
+            tried = [incoming | {"root gradients": made}, {"root gradients": both}]
+        elif self.stage == 1:
+            part = self.grad * self.share(model.tensors, 1) + self.edges()
+            tried = [self.buckets(model.first) | {"root gradients": unit * embedded, "averaged gradients": part}]
+        else:
+            tried = [self.buckets(model.first) | incoming | {"gradients beyond the partition": self.edges()}]
+        found = (self.phase("root_bwd", self.gradients(-1), lines) for lines in tried)
         return max(found, key=lambda phase: phase.bytes)
+
+    def step(self) -> Phase:
+        """The optimizer's step: all the states, what DeepSpeed flattens, and the optimizer's temporaries."""
+        run, model = self.run, self.model
+        if "optimizer" in run.offloaded:
+            return self.phase("step", self.gradients(-1), {})
+        itemsize = self.recipe.itemsize("master") or self.recipe.itemsize("weights")
+        numel, trained = self.share(model.tensors, 1), [replace(t, count=1) for t in model.tensors if t.trainable]
+        if not self.deepspeed:
+            # Each tensor is a parameter of the optimizer, or what a rank has of it.
+            largest = max((self.share([t], 1) for t in trained), default=0)
+            temporaries = step_temporaries(run.step, itemsize, numel, largest)
+            return self.phase("step", self.states.gradients, {"step temporaries": temporaries})
+        # One flat tensor, made fp32. Stage 3 takes a sub-group at a time and keeps its 16-bit gradients; the
+        # others flatten theirs, and free them before the update.
+        part, flat, gradients = numel, 2 * self.grad * numel + self.edges(), 0
+        if self.stage == 3:
+            largest = max((t.numel for t in trained), default=0)
+            part = min(numel, run.sub_group_size + largest // run.world_size)
+            flat, gradients = self.grad * part, self.grad * numel
+        update = step_temporaries(run.step, itemsize, part, part)
+        return self.phase("step", gradients, {"fp32 gradients": 4 * part, "step temporaries": max(update, flat)})
+
+    def load(self) -> Phase:
+        """Loading: what the rank keeps of the weights, or on the GPU the whole model before it is divided."""
+        if self.run.load == "cpu" or self.stage < 3:
+            return Phase(instant="weights on the GPU", lines=(Line(line="weights", bytes=self.states.weights),))
+        whole = Line(line="weights before sharding", bytes=self.stored(self.model.tensors))
+        return Phase(instant="whole model on the GPU", lines=(whole,))
+
+    def save(self) -> Phase:
+        """Saving: the states, and for a full state dict one unit at a time gathered as it is stored."""
+        full = self.run.save == "full" and self.stage == 3
+        units = (self.first, self.last, *(block.tensors for block in self.model.blocks))
+        gathered = max(map(self.stored, units)) * full
+        return self.phase("full state dict" if full else "shards", 0, {"gathered unit": gathered})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,11 +369,8 @@ class _Shape:
 def _shape(model: Model) -> _Shape:
     kinds = sorted((layer, kind) for kind, block in enumerate(model.blocks) for layer in block.layers)
     head = model.first if model.tied else [t for t in model.last if t.name.startswith("lm_head")]
-    return _Shape(
-        order=tuple(kind for _, kind in kinds),
-        trains=tuple(_trainable(block.tensors) for block in model.blocks),
-        head_trains=_trainable(head),
-    )
+    trains = tuple(_trainable(block.tensors) for block in model.blocks)
+    return _Shape(order=tuple(kind for _, kind in kinds), trains=trains, head_trains=_trainable(head))
 
 
 @lru_cache(maxsize=256)
@@ -432,7 +388,7 @@ def _edges(model: Model, world_size: int) -> int:
     return edge_elements(model, world_size) if world_size > 1 else 0
 
 
-def _linear(tensors: Iterable[Tensor]) -> int:
+def _matrices(tensors: Iterable[Tensor]) -> int:
     """Elements of matrices, which autocast casts."""
     return sum(t.count * t.numel for t in tensors if t.kind in ("linear", "expert", "router", "embedding"))
 

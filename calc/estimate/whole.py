@@ -135,15 +135,19 @@ def _host(run: Run, model: Model) -> int:
     """Bytes of host memory on one node: the largest of loading, training and saving.
 
     Formula: loading ranks × weights of the whole model, where each rank reads it to the CPU; training what is
-    offloaded, and states of a paged optimizer; saving the whole model on one rank, for a full state dict.
+    offloaded (DeepSpeed 4 master + 4 gradients + optimizer, + 2 in stage 3, + 2 with the parameters, each over N),
+    and states of a paged optimizer; saving the whole model on one rank, for a full state dict.
+    Source: `stage3.py` and `stage_1_and_2.py` of DeepSpeed 0.19.8.
     """
     ranks, optimizer = min(run.world_size, NODE), get_optimizer(run.optimizer)
-    recipe = get_recipe(run.held)
-    away = {*run.offloaded, *(["optimizer"] if optimizer.paged else [])}
-    resident = 0
-    if away:
+    recipe, resident = get_recipe(run.held), 0
+    if run.offload != "none" or optimizer.paged:
         found = max((_divided(run.local, part, run.held) for _, part in run.parts()), key=lambda kept: kept.total)
-        resident = sum(getattr(found, line) for line in away)
+        away = {*run.offloaded, *(["optimizer"] if optimizer.paged else [])}
+        resident = sum(getattr(found, line) for line in away if line != "gradients" or run.held != "deepspeed")
+        if run.held == "deepspeed" and run.offload != "none":
+            # Its CPU optimizer reads fp32 gradients, as large as the master copy; stage 3 keeps its 16-bit ones there.
+            resident += found.master + (found.master // 2 if run.strategy == "zero3" else 0)
     stored = 2 if run.lora_rank else recipe.itemsize("weights")
     whole: int = stored * run.model.num_params
     loading = ranks * whole if run.load == "cpu" else 0
