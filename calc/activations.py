@@ -186,7 +186,7 @@ class _Layer:
         parts = modules or (name,)
         base = [p for p in parts if any(t.trainable for t in self.tensors_of(p) if t.kind != "adapter")]
         ranks = [t.shape[0] for p in parts for t in self.tensors_of(p) if ".lora_A." in t.name]
-        casts = len(base) if self.autocast else 0
+        casts = len(base) if self.autocast and not shared else 0
         wide = 4 if self.adapters == "fp32" else self.b
         if self.adapters != "bf16":
             casts += len(ranks)

@@ -24,7 +24,7 @@ class Tensor:
     #: embedding | linear | expert | router | norm | bias | other | adapter
     kind: str = "linear"
     #: The share of its elements that one token uses: k/E for routed experts, all of them elsewhere.
-    active: Fraction = Fraction(1)
+    active: Fraction = field(default=Fraction(1), hash=False)  # slow to hash, and equality sees it
 
     @property
     def numel(self) -> int:

@@ -1,0 +1,132 @@
+"""What layers and logits keep, in exact bytes per token, written out by hand where a pen reaches."""
+
+from __future__ import annotations
+
+import pytest
+
+from calc.activations import (
+    CHECKPOINTING,
+    block_cost,
+    checkpointed,
+    compute_dtype,
+    head_cost,
+    step_temporaries,
+    unsupported,
+)
+from calc.models import Model, from_config, known, load, with_adapters
+
+LLAMA = load("llama-3.1-8b")
+H, F, KV, HEADS, V = 4096, 14336, 1024, 32, 128256
+
+
+def saved(model: Model, dtype: str = "bf16", attention: str = "sdpa", seq_len: int = 2048, kind: int = -1) -> int:
+    return block_cost(model, model.blocks[kind], dtype, attention, seq_len).saved
+
+
+def test_a_llama_layer_by_hand() -> None:
+    # Two norms (fp32 input, normalised copy, one scale) and their outputs; q, k, v and attention's output with
+    # an fp32 number per head; gate, its activation, up and their product.
+    assert saved(LLAMA) == 2 * (4 * H + 2 * H + 4 + 2 * H) + 4 * H + 4 * KV + 4 * HEADS + 8 * F == 200_840
+    # In fp32 a norm keeps its input itself; the rest is twice as wide.
+    assert saved(LLAMA, "fp32") == 2 * (4 * H + 4 * H + 4 + 4 * H) + 8 * H + 8 * KV + 4 * HEADS + 16 * F
+    # Autocast casts the norms' outputs once for each of q, k, v, and of gate and up.
+    assert saved(LLAMA, "autocast") == 2 * (8 * H + 4) + 5 * 2 * H + 4 * H + 4 * KV + 4 * HEADS + 8 * F
+
+
+def test_eager_attention_keeps_the_square_of_the_sequence() -> None:
+    for seq_len in (1024, 4096):
+        square = saved(LLAMA, attention="eager", seq_len=seq_len) - saved(LLAMA)
+        # fp32 probabilities and their bf16 copy; k and v repeated for every head; no log-sum-exp.
+        assert square == 6 * HEADS * seq_len + 4 * (H - KV) - 4 * HEADS
+
+
+def test_norms_on_q_and_k_by_hand() -> None:
+    qwen = load("qwen3-8b")
+    q, kv, heads = 32 * 128, 8 * 128, 40  # 32 query and 8 key heads, a scale for each
+    plain = 2 * (8 * H + 4) + 4 * q + 4 * kv + 4 * 32 + 8 * 12288
+    assert saved(qwen) == plain + 6 * (q + kv) + 4 * heads
+
+
+def test_experts_keep_a_copy_per_chosen_expert() -> None:
+    mixtral = load("mixtral-8x7b-v0.1")
+    inner, chosen = 14336, 2
+    attention = 2 * (6 * H + 4) + 2 * H + 4 * H + 4 * KV + 4 * HEADS
+    router = 2 * H + 4 * 8 + 26 * chosen
+    assert saved(mixtral) == attention + router + chosen * (2 * H + 8 * inner + 2 * H)
+
+
+def test_latent_attention_has_no_square_and_experts_cost_by_choice_not_by_number() -> None:
+    deepseek = load("deepseek-v3")
+    assert saved(deepseek) == saved(deepseek, seq_len=65536)
+    config = {**deepseek.config, "n_routed_experts": 128, "n_group": 4}
+    few = from_config(config, "half the experts")
+    assert saved(deepseek) - saved(few) == 4 * 128  # the router's scores
+
+
+@pytest.mark.parametrize("record", known(), ids=lambda record: record["name"])
+def test_every_known_model_is_computed_or_refused_with_a_reason(record) -> None:  # type: ignore[no-untyped-def]
+    model = load(record["name"])
+    if reason := unsupported(model):
+        assert model.model_type in reason
+        return
+    for block in model.blocks:
+        for dtype in ("bf16", "fp32", "autocast"):
+            cost = block_cost(model, block, dtype, "sdpa", 2048)
+            # The gradients of all the layer's weights are there at the last instant of its backward.
+            assert max(moment.numel for moment in cost.moments) == block.numel
+            assert cost.boundary < cost.results + cost.boundary < cost.saved
+            assert all(0 <= moment.saved <= cost.saved for moment in cost.moments)
+
+
+def test_checkpointing_keeps_less_the_more_it_recomputes() -> None:
+    cost = block_cost(LLAMA, LLAMA.blocks[0], "bf16", "sdpa", 2048)
+    kept = {how: sum(cost.kept(how, layer) for layer in range(32)) for how in CHECKPOINTING}
+    assert kept["full"] == 32 * 2 * H
+    assert kept["selective"] == 16 * 2 * H + 16 * 200_840
+    # Outputs of seven matrix products and of attention, with the layer's input.
+    assert kept["matmuls"] == 32 * (2 * H + 2 * (H + 2 * KV) + 2 * H + 4 * HEADS + 2 * H + 4 * F + 2 * H)
+    assert kept["none"] == 32 * 200_840
+    assert [checkpointed("selective", layer) for layer in range(4)] == [False, True, False, True]
+
+
+def test_logits_peak_at_twelve_bytes_per_token_and_word() -> None:
+    head = head_cost(LLAMA, "bf16", "full", "sdpa", "full", 2048)
+    assert (head.forward, head.backward) == (10 * V, 12 * V)
+    assert head.norm == 4 * H + 4 + 2 * H + 2 * H
+    chunked = head_cost(LLAMA, "bf16", "chunked", "sdpa", "full", 2048)
+    assert (chunked.forward, chunked.backward) == (4 * H, 2 * H)
+    # Gemma 2 caps its logits by a tanh, which is kept.
+    gemma = load("gemma-2-9b")
+    assert head_cost(gemma, "bf16", "full", "eager", "full", 2048).backward == 14 * 256_000
+
+
+def test_frozen_weights_need_no_input() -> None:
+    lora = with_adapters(LLAMA, rank=16)
+    block = lora.blocks[0]
+    cost = {how: block_cost(lora, block, "bf16", "sdpa", 2048, how).saved for how in ("bf16", "cast", "fp32")}
+    # A norm keeps no normalised copy; what a linear layer reads is kept for its adapter, with 2·rank.
+    assert cost["bf16"] == 200_840 - 2 * 2 * H + 7 * 2 * 16
+    inputs = 3 * H + H + 2 * H + F  # q, k, v; o; gate, up; down
+    once = 2 * (2 * H) + 2 * F  # two norms' outputs and the product; o reads what attention keeps
+    assert cost["cast"] == cost["bf16"] - once + 2 * inputs
+    assert cost["fp32"] == cost["bf16"] - once + 4 * inputs + 7 * 2 * 16
+    only_q = with_adapters(LLAMA, rank=16, targets=("q_proj",))
+    assert block_cost(only_q, only_q.blocks[0], "bf16", "sdpa", 2048).saved < cost["bf16"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "base", "found"),
+    [
+        ("pure-bf16", "", ("bf16", "bf16")),
+        ("fp32", "", ("fp32", "fp32")),
+        ("autocast", "", ("autocast", "cast")),
+        ("autocast", "nf4", ("bf16", "cast")),
+        ("fsdp2-mixed", "bf16", ("bf16", "bf16")),
+    ],
+)
+def test_what_a_recipe_computes_in(recipe: str, base: str, found: tuple[str, str]) -> None:
+    assert compute_dtype(recipe, base) == found
+
+
+def test_step_temporaries() -> None:
+    assert [step_temporaries(step, 2, 100, 7) for step in ("fused", "foreach", "for-loop")] == [0, 200, 28]
