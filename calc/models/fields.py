@@ -11,7 +11,7 @@ from typing import Any
 from calc.units import InputError, unknown, whole
 
 MAX_SIZE = 10**7
-MAX_LAYERS = 10**5
+MAX_LAYERS = 10**4
 #: Lists that may go on after the last layer.
 LONGER = ("compress_ratios",)
 
