@@ -94,10 +94,11 @@ def break_even_bars(run: Run, gpu: Gpu, mfu_percent: int, title: str) -> str:
             f'<text class="fig-label" x="0" y="{top + 15}">{escape(wait.title)} · '
             f'{number(wait.break_even_tokens)} tokens</text><rect class="fig-bar series-{series}" '
             f'x="0" y="{top + 21}" width="{at(wait.break_even_tokens)}" height="18"/>'
+            f'<line class="fig-limit" x1="{at(tokens)}" x2="{at(tokens)}" y1="{top + 18}" y2="{top + 42}"/>'
         )
     out.append(
-        f'<line class="fig-limit" x1="{at(tokens)}" x2="{at(tokens)}" {upright}/><text class="fig-limit-label" '
-        f'x="{at(tokens)}" y="{height - 6}" dx="4">this run · {number(tokens)} tokens</text>'
+        f'<text class="fig-limit-label" x="{at(tokens)}" y="{height - 6}" dx="4">'
+        f"this run · {number(tokens)} tokens</text>"
     )
     return "".join(out) + "</svg></figure>"
 
