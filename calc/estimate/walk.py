@@ -343,10 +343,11 @@ class Walk:
 
     def load(self) -> Phase:
         """Loading: what the rank keeps of the weights, or on the GPU the whole model before it is divided."""
-        if self.run.load == "cpu" or self.stage < 3:
-            return Phase(instant="weights on the GPU", lines=(Line(line="weights", bytes=self.states.weights),))
-        whole = Line(line="weights before sharding", bytes=self.stored(self.model.tensors))
-        return Phase(instant="whole model on the GPU", lines=(whole,))
+        whole = self.run.load == "gpu" and self.stage == 3
+        name = "weights before sharding" if whole else "weights"
+        size = self.stored(self.model.tensors) if whole else self.states.weights
+        lines = (Line(line=name, bytes=size),) if size else ()
+        return Phase(instant="whole model on the GPU" if whole else "weights on the GPU", lines=lines)
 
     def save(self) -> Phase:
         """Saving: the states, and for a full state dict one unit at a time gathered as it is stored."""

@@ -1,0 +1,292 @@
+"""A run, its phases and its peak: laws, integers, published measurements, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from calc.activations import CHECKPOINTING
+from calc.estimate import CHOICES, SETTINGS, SIZES, Estimate, Run, estimate
+from calc.models import load
+from calc.units import InputError
+
+GB, GIB = 10**9, 2**30
+LLAMA8, LLAMA70 = load("llama-3.1-8b"), load("llama-3.3-70b")
+LLAMA2, LLAMA2_70 = load("llama-2-7b-hf"), load("llama-2-70b-hf")
+STRATEGIES = ("zero1", "zero2", "zero3", "fsdp1", "fsdp2", "ddp")
+
+
+def run(strategy: str = "fsdp2", world_size: int = 8, model: Any = LLAMA8, **settings: Any) -> Run:
+    return Run(model=model, strategy=strategy, world_size=1 if strategy == "single" else world_size, **settings)
+
+
+def peak(*args: Any, **settings: Any) -> int:
+    found = estimate(run(*args, **settings)).peak
+    assert found
+    return found.bytes
+
+
+RUNS = [run(strategy) for strategy in ("single", *STRATEGIES)]
+RUNS += [run(recipe="pure-bf16"), run("single", recipe="autocast"), run("zero1", recipe="megatron")]
+RUNS += [run(lora_rank=16, base_dtype="nf4"), run("single", lora_rank=16), run("zero3", offload="all")]
+RUNS += [run(model=load("mixtral-8x7b-v0.1")), run(model=load("deepseek-v3"), world_size=512)]
+
+
+def name(run: Run) -> str:
+    return f"{run.model.model_type} {run.strategy} {run.recipe} {run.lora_rank} {run.offload}"
+
+
+@pytest.mark.parametrize("run", RUNS, ids=name)
+def test_lines_sum_and_the_peak_is_the_largest_phase(run: Run) -> None:
+    found = estimate(run)
+    assert found.phases
+    assert found.peak
+    assert list(found.phases) == ["load", "forward+backward", "step", "save"]
+    for phase in (*found.phases.values(), *found.instants):
+        assert phase.bytes == sum(line.bytes for line in phase.lines)
+        assert all(line.bytes > 0 for line in phase.lines)
+        assert len({line.line for line in phase.lines}) == len(phase.lines)
+        assert {line.kind for line in phase.lines} <= {"exact", "config", "measured"}
+    assert found.peak.bytes == max(phase.bytes for phase in found.phases.values())
+    assert found.phases["forward+backward"] == max(found.instants, key=lambda phase: phase.bytes)
+    assert {phase.instant for phase in found.instants} == {"head_fwd", "head_bwd", "layers_bwd", "root_bwd"}
+    if run.held == run.recipe and run.offload == "none":
+        step = {line.line: line.bytes for line in found.phases["step"].lines}
+        for line in ("weights", "master", "gradients", "optimizer"):
+            assert step.get(line, 0) == getattr(found.states, line)
+
+
+@pytest.mark.parametrize("run", RUNS, ids=name)
+def test_the_band_is_never_wider_than_eight_percent_and_two_gigabytes(run: Run) -> None:
+    found = estimate(run).peak
+    assert found
+    assert found.bytes < found.low <= found.high
+    assert found.high - found.low <= found.bytes * 8 // 100 + 2 * GB
+    assert (found.low - found.bytes) == (300_000_000 if run.world_size == 1 else 660_000_000)
+
+
+@pytest.mark.parametrize("strategy", ["single", *STRATEGIES])
+def test_more_tokens_never_need_less(strategy: str) -> None:
+    found = [peak(strategy, seq_len=seq_len) for seq_len in (1, 512, 2048, 8192, 32768)]
+    assert found == sorted(found)
+    assert peak(strategy, seq_len=4096) == peak(strategy, seq_len=2048, micro_batch=2)
+    kept = [peak(strategy, seq_len=8192, checkpointing=how) for how in ("full", "matmuls", "none")]
+    assert kept == sorted(kept)
+
+
+@pytest.mark.parametrize("strategy", ["zero3", "fsdp1", "fsdp2"])
+def test_more_gpus_never_need_more_where_everything_is_divided(strategy: str) -> None:
+    found = [peak(strategy, count, LLAMA70) for count in (2, 4, 8, 16, 64, 512)]
+    assert all(more > fewer for more, fewer in pairwise(found))
+    # What is gathered, the logits and the activations do not shrink.
+    assert found[-1] > 8 * GB
+
+
+def test_a_higher_stage_never_keeps_more_and_each_setting_moves_the_peak_as_it_should() -> None:
+    staged = [peak(strategy, model=LLAMA70) for strategy in ("ddp", "zero1", "zero2", "zero3")]
+    assert staged == sorted(staged, reverse=True)
+    base = peak(seq_len=2048)
+    assert peak(accumulation=2) > base
+    assert peak(accumulation=2, no_sync=True) > peak(accumulation=2)
+    assert peak(reshard_after_forward=False) > base
+    assert peak(wrap="block+ends") < base
+    assert peak(reduce_dtype="bf16") < base
+    assert peak(seq_len=32768, loss="chunked") < peak(seq_len=32768)
+    assert peak("ddp", gradient_as_bucket_view=True) == peak("ddp") - 2 * LLAMA8.num_params
+    assert peak("single", step="foreach") - peak("single") == pytest.approx(4 * LLAMA8.num_params, rel=0.01)
+    once, twice = (estimate(run("zero2", overlap_comm=both)).phases for both in (False, True))
+    assert once
+    assert twice
+    assert twice["forward+backward"].bytes - once["forward+backward"].bytes == 2 * 500_000_000
+    assert twice["step"] == once["step"]  # the buckets are freed by then
+    assert peak("zero3", stage3_max_live_parameters=0) < peak("zero3")
+    assert peak(load="gpu", model=LLAMA70) == 4 * LLAMA70.num_params
+
+
+def lines_of(found: Estimate, phase: str) -> dict[str, int]:
+    assert found.phases
+    return {line.line: line.bytes for line in found.phases[phase].lines}
+
+
+def test_the_70b_on_eight_gpus_line_by_line() -> None:
+    """Layers' backward: 16 bytes over eight, what is gathered, and what is on its way to be reduced."""
+    found = estimate(run(model=LLAMA70))
+    block, ends, head = 855_654_400, 2 * 128256 * 8192 + 8192, 128256 * 8192
+    assert lines_of(found, "forward+backward") == {
+        "weights": LLAMA70.num_params // 2,
+        "optimizer": LLAMA70.num_params,
+        "gradients": 78 * block // 2,
+        "gathered layer": 2 * block,
+        "prefetched unit": 2 * block,
+        "gathered root": 2 * ends,
+        "head gradient": 2 * head,
+        "reduce-scatter input": 4 * block,
+        "saved activations": 2048 * (2 * 2 * 8192 + 16 + 4 * 128),
+        "recomputed layer": 2048 * (6 * 8192 + 4),
+        "activation gradients": 2048 * 20 * 8192,
+        "layer gradients": 2 * block,
+    }
+
+
+def test_zero_has_the_phases_of_deepspeed_and_its_own_states() -> None:
+    for strategy in ("zero1", "zero2", "zero3"):
+        zero, deepspeed = (estimate(run(strategy, recipe=recipe)) for recipe in ("zero", "deepspeed"))
+        assert zero.phases == deepspeed.phases
+        assert zero.states.total < deepspeed.states.total
+    # Stage 3 makes fp32 gradients for one sub-group at a time, the others for all they have.
+    share = LLAMA70.num_params // 8
+    eight = estimate(run("zero3", model=LLAMA70))
+    assert lines_of(eight, "step")["fp32 gradients"] == 4 * (1_000_000_000 + 128256 * 8192 // 8)
+    assert lines_of(estimate(run("zero3", model=LLAMA70, sub_group_size=10**12)), "step")["fp32 gradients"] == 4 * share
+    assert lines_of(estimate(run("zero2", model=LLAMA70)), "step")["fp32 gradients"] == 4 * share
+
+
+def test_offload_moves_lines_to_the_host() -> None:
+    on, off = estimate(run("zero3", model=LLAMA70)), estimate(run("zero3", model=LLAMA70, offload="optimizer"))
+    assert (off.states.weights, off.states.total) == (on.states.weights, on.states.weights)
+    assert off.one_line.total == on.one_line.total - 14 * LLAMA70.num_params // 8  # type: ignore[operator]
+    params = LLAMA70.num_params  # all of them are on the one node
+    assert off.host_per_node_bytes == 18 * params
+    assert estimate(run("zero3", model=LLAMA70, offload="all")).host_per_node_bytes == 20 * params
+    assert estimate(run("zero2", model=LLAMA70, offload="optimizer")).host_per_node_bytes == 16 * params
+    assert estimate(run("fsdp2", model=LLAMA70, offload="all", load="gpu")).host_per_node_bytes == 16 * params
+    paged = estimate(run("fsdp1", recipe="pure-bf16", optimizer="paged-adamw8bit", load="gpu"))
+    assert "optimizer" not in lines_of(paged, "step")
+    assert paged.host_per_node_bytes == 8 * paged.states.optimizer
+
+
+def test_nf4_gathers_packed_weights_and_unpacks_one_matrix() -> None:
+    found = lines_of(
+        estimate(run(lora_rank=16, base_dtype="nf4", checkpointing="none", seq_len=64)), "forward+backward"
+    )
+    plain = lines_of(estimate(run(lora_rank=16, checkpointing="none", seq_len=64)), "forward+backward")
+    linear = 218_103_808  # the seven matrices of a layer
+    adapters = 16 * (2 * (H + H) + 2 * (H + 1024) + 3 * (H + 14336))
+    assert plain["gathered layer"] == 2 * (linear + adapters + 2 * H)
+    assert found["gathered layer"] == linear // 2 + 2 * (adapters + 2 * H)
+    assert found["dequantised matrix"] == 2 * 14336 * H
+
+
+H = 4096
+
+
+def test_a_bare_count_and_an_unknown_architecture_have_no_phases_and_say_so() -> None:
+    for model in (load("70B"), load("gpt2")):
+        found = estimate(Run(model=model, world_size=8))
+        assert (found.phases, found.peak, found.instants) == (None, None, ())
+        assert found.states.total > 0
+        assert any("phases and the peak are not computed" in line for line in found.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("settings", "value", "unit"),
+    [
+        # Llama-2-7B, one GPU, two sequences of at most 512 tokens (torchao's benchmark, torchtune recipe).
+        ({"recipe": "pure-bf16", "micro_batch": 2, "seq_len": 512}, 51.6, GIB),
+        ({"recipe": "pure-bf16", "micro_batch": 2, "seq_len": 512, "optimizer": "adamw8bit"}, 39.3, GIB),
+        # LOMO's table 1: fp16 with an fp32 master copy, eight sequences of 512.
+        ({"micro_batch": 8, "seq_len": 512}, 102.2, GIB),
+    ],
+)
+def test_measured_on_one_gpu(settings: dict[str, Any], value: float, unit: int) -> None:
+    """Readings of the allocator's reserved bytes, so without the context: from the peak to its high."""
+    found = estimate(Run(model=LLAMA2, **settings)).peak
+    assert found
+    assert found.bytes <= value * unit <= found.high
+
+
+def test_measured_lora_of_70b_on_eight_gpus() -> None:
+    """PEFT's guide: 72 to 80 GB with FSDP, an fp32 base, rank 8, eight sequences of 2,048."""
+    settings = {"lora_rank": 8, "base_dtype": "fp32", "micro_batch": 8, "model": LLAMA2_70}
+    found = estimate(run("fsdp1", **settings)).peak
+    assert found
+    assert found.low <= 72 * GB <= found.high
+
+
+@pytest.mark.parametrize(
+    ("settings", "question", "value", "unit"),
+    [
+        ({"model": LLAMA70}, "torchtune 987, fp32 master", 131.4, GIB),
+        ({"model": LLAMA70, "recipe": "pure-bf16"}, "torchtune 987, pure bf16", 65.7, GIB),
+        ({"model": LLAMA2, "strategy": "fsdp1"}, "llama-cookbook 100, eight", 12.6, GIB),
+        ({"model": LLAMA2, "strategy": "fsdp1", "world_size": 4}, "llama-cookbook 100, four", 25.1, GIB),
+        ({"model": LLAMA2_70, "strategy": "fsdp1", "world_size": 16, "recipe": "pure-bf16"}, "cookbook 120", 32.1, GIB),
+        ({"model": LLAMA2, "strategy": "single"}, "stanford_alpaca 220, 16 bytes", 100.4, GIB),
+        ({"model": LLAMA2, "strategy": "single", "recipe": "pure-bf16"}, "stanford_alpaca 220, 8 bytes", 50.2, GIB),
+        ({"model": load("qwen2.5-32b"), "world_size": 16}, "s1 25", 32.8, GB),
+        ({"model": load("llama-2-13b-hf"), "strategy": "fsdp1"}, "llama-cookbook 25", 24.2, GIB),
+        ({"model": load("mixtral-8x7b-v0.1"), "strategy": "zero3"}, "LLaMA-Factory 2518", 87.0, GIB),
+    ],
+)
+def test_states_that_people_asked_about(settings: dict[str, Any], question: str, value: float, unit: int) -> None:
+    assert round(estimate(run(**settings)).states.total / unit, 1) == value, question
+
+
+def test_other_answers_to_questions() -> None:
+    # llama-cookbook 100: the constructor moves the whole fp32 module to the card before it divides it.
+    assert (
+        round(lines_of(estimate(run("fsdp1", model=LLAMA2, load="gpu")), "load")["weights before sharding"] / GIB, 1)
+        == 25.1
+    )
+    # transformers 25107: eight ranks that each load a 70B model in fp32.
+    assert estimate(run("fsdp2", model=load("70B"))).host_per_node_bytes == 2240 * GB
+    # bitsandbytes 1252: logits of 8,192 tokens, and one rank's copy of the checkpoint.
+    long = estimate(run("fsdp1", world_size=4, lora_rank=16, base_dtype="nf4", seq_len=8192))
+    forward = next(phase for phase in long.instants if phase.instant == "head_fwd")
+    logits = next(line.bytes for line in forward.lines if line.line == "logits and loss")
+    assert round(logits / GB, 1) == 10.5
+    assert long.host_per_node_bytes == 4 * 2 * LLAMA8.num_params
+    # axolotl 1522: adapters of rank 32 on every linear layer of a 70B.
+    assert estimate(run("fsdp1", 2, LLAMA2_70, lora_rank=32, base_dtype="nf4")).model.num_trainable == 414_187_520
+    # verl 7711: without a sync FSDP2 accumulates whole fp32 gradients.
+    kept = lines_of(estimate(run(accumulation=2, no_sync=True, seq_len=8192)), "forward+backward")
+    assert kept["gradients accumulated whole"] == 4 * LLAMA8.num_params
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"seq_len": 0}, "seq_len must be a whole number from 1 to 100,000,000, not 0"),
+        ({"micro_batch": -1}, "micro_batch must be a whole number from 1 to 1,000,000, not -1"),
+        ({"accumulation": 1.5}, "accumulation must be a whole number"),
+        ({"lora_rank": 5000}, "rank 5000 is larger than the smallest dimension of the targets, 1024"),
+        ({"base_dtype": "nf4"}, "base_dtype 'nf4' is for a frozen base: give lora_rank as well"),
+        ({"offload": "optimizer"}, "offload 'optimizer' does not exist under strategy 'fsdp2'"),
+        ({"strategy": "ddp", "offload": "all"}, "allowed: none"),
+        ({"strategy": "zero2", "offload": "all"}, "allowed: none, optimizer"),
+        ({"checkpointing": "ful"}, "unknown checkpointing 'ful'; did you mean 'full'?"),
+        ({"strategy": "ddp", "wrap": "block+ends"}, "wrap is a setting of FSDP; strategy 'ddp' has none"),
+        ({"strategy": "zero3", "no_sync": True}, "no_sync is a setting of FSDP; strategy 'zero3' has none"),
+        ({"overlap_comm": True}, "overlap_comm is a setting of DeepSpeed; strategy 'fsdp2' has none"),
+        ({"no_sync": 1}, "no_sync must be true or false, not 1"),
+        ({"strategy": "zero3", "reduce_dtype": "fp32"}, "reduce_dtype is a setting of FSDP"),
+        ({"strategy": "zero3", "reduce_bucket_size": 0}, "reduce_bucket_size must be a whole number from 1"),
+    ],
+)
+def test_bad_input_is_one_clear_line(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        estimate(run(**settings))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_every_setting_has_a_default_that_is_allowed_and_can_be_given_again() -> None:
+    for each in RUNS:
+        assert replace(each) == each
+        for field, allowed in CHOICES.items():
+            assert getattr(each, field) in allowed
+    assert {*SIZES, *SETTINGS, *CHOICES} <= {*Run.__dataclass_fields__}
+    assert CHOICES["checkpointing"] == CHECKPOINTING
+
+
+def test_assumptions_name_the_choices_first() -> None:
+    lines = estimate(run(lora_rank=16, base_dtype="nf4")).assumptions
+    assert lines[0] == "strategy fsdp2, recipe fsdp2-mixed, optimizer adamw"
+    text = " ".join(lines)
+    for words in ("checkpointing full", "sdpa attention", "upcast to fp32", "step fused", "nf4, double-quantised"):
+        assert words in text
+    assert "not been measured on a GPU" in text
+    assert "falls back to eager" in " ".join(estimate(run(model=load("gemma-2-9b"))).assumptions)
