@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
 
 from calc.models import Block, Model, Tensor
 from calc.units import whole
@@ -443,11 +442,6 @@ def step_temporaries(step: str, itemsize: int, numel: int, largest: int) -> int:
     if step == "fused":
         return 0
     return itemsize * numel if step == "foreach" else 2 * itemsize * largest
-
-
-def largest_tensor(tensors: tuple[Tensor, ...]) -> int:
-    """Elements of the largest trainable tensor."""
-    return max((prod(t.shape) for t in tensors if t.trainable), default=0)
 
 
 def compute_dtype(recipe: str, lora_base: str = "") -> tuple[str, str]:
