@@ -15,9 +15,11 @@ from tests.oracle.verification import (
     named_table,
     optimizer_table,
     pairs_table,
+    peaks_table,
     rank_table,
     refusals_table,
     summary_table,
+    tracked_table,
 )
 
 FOUND = {name: found for file in FILES for name, found in recorded(file)["cases"].items()}
@@ -70,7 +72,13 @@ def test_what_the_named_lines_are_worth() -> None:
 def test_the_tables_of_the_verification_page_show_every_refusal_and_no_difference() -> None:
     assert {row.split(" | ")[-2] for row in optimizer_table().splitlines()[2:]} == {"0"}
     assert {row.split(" | ")[-2] for row in models_table().splitlines()[2:]} == {"0"}
-    assert [row.split(" | ")[-1] for row in summary_table().splitlines()[2:]] == ["0 |", "0 |", "0 |", "– |"]
+    *exact, tracked = [row.split(" | ")[-1] for row in summary_table().splitlines()[2:]]
+    assert exact == ["0 |", "0 |", "0 |", "– |"]
+    assert tracked.startswith("by at most 0.")  # per cent
+    assert len(tracked_table().splitlines()) - 2 == sum(
+        len(recorded("tracker")[group]) for group in ("llama", "others")
+    )
+    assert "| `llama-3.3-70b` | 22 | -0.000" in peaks_table()
     assert {row.split(" | ")[-1] for row in divided_table("odd", 8).splitlines()[2:]} == {"0 |"}
     for table in (rank_table("odd", 8), rank_table("lora", 2), named_table("odd", 4)):
         assert {cell.strip() for row in table.splitlines()[2:] for cell in row.split(" | ")[4:5]} <= {"0", "0 |"}

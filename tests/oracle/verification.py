@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from fractions import Fraction
+from functools import cache
+from typing import Any
 
 from calc import models
+from calc.estimate import estimate
 from calc.models import Model, with_adapters
 from calc.tables.text import markdown, number
+from calc.units import decimal
 from tests.oracle.cases import CASES, OPTIMIZERS, PAIRED, SIZES, Case
 from tests.oracle.predicted import predicted, reduced, tensors
 from tests.oracle.record import file_of, recorded
+from tests.oracle.tracked import run_of
 
 TITLES = {
     "single": "One process",
@@ -88,11 +94,12 @@ def summary_table() -> str:
     known = recorded("models")["models"]
     alone = [case for case in CASES if case.model == "sizes"]
     lone = recorded("optimizers")["cases"]
-    apart = [
+    differ = [
         one != other for case in alone for one, other in zip(tensors(case), lone[str(case)]["by_tensor"], strict=True)
     ]
     held = recorded("ranks")["cases"]
     ran = [case for case in CASES if case.model != "sizes" and "error" not in held[str(case)]]
+    apart = [abs(Fraction(one - other, other)) for _, one, other in peaks()]
     refused = sum(case.model != "sizes" for case in CASES) - len(ran)
     rows = (
         (
@@ -100,13 +107,14 @@ def summary_table() -> str:
             len(known),
             sum(counted(models.load(name), found) != found for name, found in known.items()),
         ),
-        ("Optimizer state, or NF4, of a lone tensor", number(len(apart)), sum(apart)),
+        ("Optimizer state, or NF4, of a lone tensor", number(len(differ)), sum(differ)),
         (
             "Training state of a small model on 1, 2, 4 or 8 ranks, line by line",
             len(ran),
             sum(predicted(case) != reduced(case, held[str(case)]) for case in ran),
         ),
         ("Stack, dtype and optimizer that the framework refuses, `calc` too", refused, "–"),
+        ("Peak of a step, by PyTorch's trackers", len(peaks()), f"by at most {_percent(max(apart))}"),
     )
     return markdown(("Question", ">Compared", ">Differ"), rows)
 
@@ -180,3 +188,36 @@ def refusals_table() -> str:
     return markdown(
         ("Tried", "The error begins"), [("; ".join(cases), f"`{error}`") for error, cases in refused.items()]
     )
+
+
+@cache
+def peaks() -> tuple[tuple[dict[str, Any], int, int], ...]:
+    """Each tracked run, the peak that `calc` predicts, and the one that was tracked."""
+    rows = [row for group in ("llama", "others") for row in recorded("tracker")[group]]
+    found = ((row, estimate(run_of(row["run"])).peak) for row in rows)
+    return tuple((row["run"], peak.bytes, row["peak_bytes"]) for row, peak in found if peak)
+
+
+def _percent(share: Fraction) -> str:
+    return f"{decimal(100 * share, 4)} %"
+
+
+def peaks_table() -> str:
+    """Markdown: by model, the runs that a tracker followed, and the least and the most that `calc` is off."""
+    by_model: dict[str, list[Fraction]] = {}
+    for run, ours, theirs in peaks():
+        by_model.setdefault(run["model"], []).append(Fraction(ours - theirs, theirs))
+    torch = f"torch {recorded('tracker')['versions']['torch'].split('+')[0]}"
+    ends = ((name, len(off), _percent(min(off)), _percent(max(off))) for name, off in sorted(by_model.items()))
+    rows = ((f"`{name}`", *cells, torch) for name, *cells in ends)
+    return markdown(("Model", ">Runs", ">Least", ">Most", "Library"), rows)
+
+
+def tracked_table() -> str:
+    """Markdown: every tracked run with its settings, in bytes."""
+    rows = []
+    for run, ours, theirs in peaks():
+        words = (f"{key.replace('_', ' ')} {value}" for key, value in run.items() if key not in ("model", "config"))
+        off = _percent(Fraction(ours - theirs, theirs))
+        rows.append((f"`{run['model']}`", ", ".join(words) or "–", number(ours), number(theirs), off))
+    return markdown(("Model", "Settings", ">Predicted", ">Tracked", ">Difference"), rows)
