@@ -106,6 +106,10 @@ golden: .venv/test ## Keep what the executed blocks print now, and the published
 bench: .venv/node ## Measure the build, the command line and the estimates
 	@$(python) -m tests.bench
 
+.PHONY: fuzz
+fuzz: .venv/test ## Ask 100,000 hostile questions, and expect no traceback, hang or swelling
+	@$(python) -m tests.fuzz --count 100000 --seconds 3600
+
 .PHONY: test-planted test-browser verify verify-quick
 test-planted: .venv/test ## Plant faults in a scratch copy and expect the alarm
 	@$(python) -m pytest -q -m planted
