@@ -40,9 +40,21 @@ def read(config: Mapping[str, Any], world_size: int, other: Callable[[Any], tupl
     if kind == "DEEPSPEED":
         return _deepspeed(_known(config.get("deepspeed_config", {}), "deepspeed_config"), precision, other)
     if kind == "FSDP":
-        return _fsdp(_known(config.get("fsdp_config", {}), "fsdp_config"), precision)
+        says, leaves, notes = _fsdp(_known(config.get("fsdp_config", {}), "fsdp_config"), precision)
+        return says | _groups(_known(config.get("parallelism_config", {}), "parallelism_config")), leaves, notes
     note = "the file does not say the weights' dtype: bf16, as in the checkpoint, unless --recipe says otherwise"
     return {"strategy": "single" if kind == "NO" else "ddp"}, {"recipe": "pure-bf16"}, [note]
+
+
+def _groups(given: Mapping[str, Any]) -> dict[str, Any]:
+    """HSDP: copies of groups, each of which divides everything."""
+    sizes = {key.removeprefix("parallelism_config_"): value for key, value in given.items() if key.endswith("_size")}
+    shard = sizes.pop("dp_shard_size", 1)
+    if sizes.pop("dp_replicate_size", 1) == 1:
+        return {}
+    if others := [key for key, value in sizes.items() if value != 1]:
+        raise InputError(f"parallelism_config_{others[0]} beside dp_replicate_size is not counted")
+    return {"strategy": "hsdp", "shard_size": whole("parallelism_config_dp_shard_size", shard, 2, 1_000_000)}
 
 
 def _fsdp(given: Mapping[str, Any], precision: str) -> Found:

@@ -145,7 +145,7 @@ def fitted(run: Run, form: Format) -> tuple[Run, tuple[str, ...]]:
     if form.optimizers is not None and run.optimizer not in form.optimizers:
         raise unknown(f"optimizer of {form.title}", run.optimizer, form.optimizers)
     scopes = ["", run.strategy, run.recipe]
-    if run.accumulation > 1 and run.strategy in (*FSDP, "ddp"):
+    if run.accumulation > 1 and run.strategy in FSDP:
         scopes.append("accumulating")
     for field, allowed in (pair for scope in scopes for pair in form.choices.get(scope, {}).items()):
         if getattr(run, field) not in allowed:

@@ -1,6 +1,7 @@
 """A run's file from its format's template in `calc/data/configs`: plain text, one line after the other.
 
 A line `@flag,!other|text` is kept where the run has the flag and not the other; `$name` is a value of the run.
+A flag is the run's strategy, recipe and the like, a field with its value (`offload=all`), or what `_flags` derives.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from calc.units import ceil_div
 
 _NODE = 8
 _TORCH = {"bf16": "bfloat16", "fp32": "float32"}
-_CONDITION = re.compile(r"@([\w!,-]+)\|(.*)")
+_CONDITION = re.compile(r"@([\w!,=+-]+)\|(.*)")
 
 
 @cache
@@ -60,51 +61,39 @@ def _optimizer(run: Run, form: Format) -> str:
 
 
 def _flags(run: Run, form: Format) -> set[str]:
-    optimizer, mixed, fsdp = _optimizer(run, form), run.recipe == "fsdp2-mixed", run.strategy in FSDP
+    optimizer, fsdp = _optimizer(run, form), run.strategy in FSDP
+    mixed = run.recipe == "fsdp2-mixed"
     true = {
         "fsdp": fsdp,
         "zero": run.strategy.startswith("zero"),
-        "stage3": run.strategy == "zero3",
-        "divided": run.strategy == "zero3" or fsdp,
-        "mixed": mixed,
+        "divided": fsdp or run.strategy == "zero3",
         "cast": mixed or run.recipe == "autocast",
         "many": run.world_size > _NODE,
-        "offload": run.offload != "none",
-        "offload_all": run.offload == "all",
-        "reshard": run.reshard_after_forward,
-        "view": run.gradient_as_bucket_view,
-        "options": fsdp and (mixed or run.offload == "all" or not run.reshard_after_forward),
-        "checkpointing": run.checkpointing == "full",
+        "options": fsdp and (mixed or run.offload == "all" or run.shard_size or not run.reshard_after_forward),
         "ends": run.wrap == "block+ends" and not run.model.tied,
         "lora": run.lora_rank > 0,
-        "nf4": run.base_dtype == "nf4",
-        "all-linear": run.lora_rank > 0 and run.lora_targets == "all-linear",
         "named": optimizer != "",
         "step": optimizer == "torch.optim.AdamW",
         optimizer.partition(".")[0]: True,
     }
     words = {run.strategy, run.recipe, run.optimizer, run.attention, run.step}
-    return words | {flag for flag, held in true.items() if held}
+    pairs = {f"{field.name}={getattr(run, field.name)}" for field in fields(run) if field.name != "model"}
+    return words | pairs | {name for name in true if true[name]}
 
 
 def _values(run: Run, form: Format) -> Mapping[str, object]:
     """What the templates may name; truths and lists as the file's language writes them."""
     model, python = run.model, form.file.endswith(".py")
     targets = run.lora_targets.split(",")
-    truths = {
+    values = {field.name: getattr(run, field.name) for field in fields(run)} | {
         "checkpointing": run.checkpointing == "full",
         "no_checkpointing": run.checkpointing == "none",
         "offload_all": run.offload == "all",
         "save_full": run.save == "full",
-        "reshard": run.reshard_after_forward,
-        "overlap_comm": run.overlap_comm,
-    }
-    return {
-        **{field.name: getattr(run, field.name) for field in fields(run)},
-        **{name: str(truth) if python else str(truth).lower() for name, truth in truths.items()},
         "stage3_param_persistence_threshold": buckets(model)["stage3_param_persistence_threshold"] or 100_000,
         "model": model.name,
         "nodes": ceil_div(run.world_size, _NODE),
+        "replicas": run.world_size // (run.shard_size or 1),
         "stage": run.strategy[-1],
         "state_dict": "FULL_STATE_DICT" if run.save == "full" else "SHARDED_STATE_DICT",
         "optimizer": _optimizer(run, form),
@@ -118,3 +107,7 @@ def _values(run: Run, form: Format) -> Mapping[str, object]:
         "each_target": "\n  - ".join(targets),
         "base": _TORCH["fp32" if run.base_dtype == "fp32" else "bf16"],
     }
+    truths = {
+        name: str(value) if python else str(value).lower() for name, value in values.items() if value in (True, False)
+    }
+    return values | {name: truth for name, truth in truths.items() if isinstance(values[name], bool)}

@@ -11,7 +11,8 @@ from typing import NoReturn
 from calc.units import InputError
 
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_NUMBER = re.compile(r"[-+]?\d[\d_]{0,30}(\.\d*)?([eE][-+]\d{1,3})?")
+_NUMBER = re.compile(r"[-+]?(?:0|[1-9][\d_]{0,30})(\.[\d_]*)?([eE][-+]\d{1,3})?")
+_ODD = re.compile(r"[-+]?(?:0[\dxob_][\da-fA-F_]*|[\d_]+(?::[\d_.]+)+|\d{4}-\d\d?-\d\d?.*|\.\d.*)")
 _PAIR = re.compile(r"""("[^"\\]*"|'[^']*'|[^\s\-?:,\[\]{}#&*!|>'"%@`][^:#]*?)\s*:(?:\s+(.*))?""")
 _QUOTED = re.compile(r"""(?:'((?:[^']|'')*)'|"([^"\\]*)")(?:\s+#.*)?""")
 _REFUSED = {"&": "anchors", "*": "aliases", "!": "tags", "{": "inline mappings", "[": "inline lists"}
@@ -52,7 +53,8 @@ def _mapping(lines: Lines, start: int, depth: int) -> tuple[dict[str, object], i
         pair = _PAIR.fullmatch(text)
         if not pair or depth > _MAX_DEPTH:
             _refuse(number, f"is not 'key: value': {text[:40]!r}" if not pair else "is nested too deep")
-        key, value, start = pair[1].strip("'\""), re.sub("^#.*", "", pair[2] or ""), start + 1
+        key = pair[1][1:-1] if pair[1][0] in "'\"" else pair[1]
+        value, start = re.sub("^#.*", "", pair[2] or ""), start + 1
         if key in found or key == "<<":
             _refuse(number, f"has key {key!r}, which is {'given twice' if key in found else 'not read here'}")
         found[key] = _value(value, number)
@@ -77,6 +79,8 @@ def _value(text: str, number: int) -> object:
             _refuse(number, f"has quoted text that cannot be read: {text[:40]!r}")
         return quoted[2] if quoted[1] is None else quoted[1].replace("''", "'")
     text = re.sub(r"\s#.*", "", text).strip()
+    if _ODD.fullmatch(text) or f"{text} "[:2] == "- " or ": " in f"{text} ":
+        _refuse(number, f"has what is not read here: {text[:40]!r}")
     if number_found := _NUMBER.fullmatch(text):
         if number_found[1] is not None:
             return float(text.replace("_", ""))

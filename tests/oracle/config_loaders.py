@@ -115,7 +115,7 @@ def accelerate(path: Path) -> dict[str, Any]:
         "checkpointing": plugin.activation_checkpointing,
         "reduce": str(policy.reduce_dtype) if policy else None,
         "state_dict": plugin.state_dict_type.name,
-        "efficient_loading": args.fsdp_cpu_ram_efficient_loading,
+        "groups": [args.parallelism_config_dp_replicate_size, args.parallelism_config_dp_shard_size],
     }
 
 

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 import transformers
+from torch.distributed import device_mesh
 
 from tests.oracle.measure import size_of, states_of, weights_of
 
@@ -40,6 +41,8 @@ def run_rank(rank: int, world_size: int, port: int, config: str, scripts: list[s
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.cuda.current_device = lambda: torch.device("cpu")  # text C's snippet asks for it
+    make = device_mesh.init_device_mesh
+    device_mesh.init_device_mesh = lambda _, *shape, **names: make("cpu", *shape, **names)  # HSDP's names cuda
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
     loaded = transformers.AutoConfig.for_model(**json.loads(Path(config).read_text()), use_cache=False)
     found = {}

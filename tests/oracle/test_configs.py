@@ -32,7 +32,7 @@ def needs(library: str) -> None:
         pytest.skip(f"{library} is not installed here")
 
 
-def run(*arguments: object) -> dict[str, Any]:
+def ask(*arguments: object) -> dict[str, Any]:
     """The last line that a module of this folder prints, as JSON, in a process of its own."""
     command = [sys.executable, "-m", *map(str, arguments)]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"PYTHONWARNINGS": ""})
@@ -45,7 +45,7 @@ def run(*arguments: object) -> dict[str, Any]:
 def understood(form: str) -> dict[str, Any]:
     """What the framework read from every published file of this format, by path."""
     paths = [str(FOLDER / path) for path, file in PUBLISHED.items() if file.format.format == form]
-    return run("tests.oracle.config_loaders", form, *paths)
+    return ask("tests.oracle.config_loaders", form, *paths)
 
 
 def told(form: str, path: str) -> dict[str, Any]:
@@ -96,7 +96,8 @@ def test_accelerate_reads_the_run(path: str) -> None:
         assert found["config"]["zero_optimization"]["reduce_bucket_size"] == run.reduce_bucket_size
         return
     assert found["kind"] == "FSDP"
-    assert found["version"] == int(run.strategy[-1])
+    assert found["version"] == (1 if run.strategy == "fsdp1" else 2)
+    assert found["groups"] == ([run.world_size // run.shard_size, run.shard_size] if run.strategy == "hsdp" else [1, 1])
     assert found["reshard"] in ("True", "FULL_SHARD")
     assert found["wrap"] == "transformer_auto_wrap_policy"
     assert found["checkpointing"] == (run.checkpointing == "full")
@@ -154,7 +155,7 @@ def test_what_deepspeed_refuses_is_refused_here_too(tmp_path: Path) -> None:
     paths = [tmp_path / f"{named}.json" for named in REFUSED]
     for path, change in zip(paths, REFUSED.values(), strict=True):
         path.write_text(json.dumps(good | change))
-    found = run("tests.oracle.config_loaders", "deepspeed", *paths)
+    found = ask("tests.oracle.config_loaders", "deepspeed", *paths)
     assert ["refused" in found[str(path)] for path in paths] == [True] * len(paths)
     for path in paths:
         with pytest.raises(InputError, match=path.stem):
@@ -165,28 +166,32 @@ SNIPPETS: dict[str, dict[str, Any]] = {
     "fsdp2": {"strategy": "fsdp2", "reduce_dtype": "bf16", "wrap": "block+ends"},
     "fsdp2-bf16": {"strategy": "fsdp2", "recipe": "pure-bf16"},
     "fsdp2-keep": {"strategy": "fsdp2", "reshard_after_forward": False},
+    "hsdp": {"strategy": "hsdp", "shard_size": 2},
     "ddp": {"strategy": "ddp", "recipe": "autocast"},
     "ddp-view": {"strategy": "ddp", "recipe": "autocast", "gradient_as_bucket_view": True},
 }
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize("model", ["even", "odd"])
-def test_what_the_snippets_keep_is_what_they_say(model: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "world_size"), [("even", 2), ("even", 4), pytest.param("odd", 2, marks=pytest.mark.quick), ("odd", 4)]
+)
+def test_what_the_snippets_keep_is_what_they_say(model: str, world_size: int, tmp_path: Path) -> None:
     needs("torch")
     config = tmp_path / "config.json"
     config.write_text(json.dumps(CONFIGS[model]))
     loaded, expected = load(str(config)), {}
     for name, settings in SNIPPETS.items():
-        file = configs.write(Run(model=loaded, world_size=2, **settings), "fsdp2")
+        if name == "hsdp" and world_size == 2:
+            continue
+        file = configs.write(Run(model=loaded, world_size=world_size, **settings), "fsdp2")
         (tmp_path / f"{name}.py").write_text(file.text)
         dtype = "bfloat16" if file.run.recipe == "pure-bf16" else "float32"
         expected[f"{tmp_path / name}.py:{dtype}"] = int(file.foot[0].split()[1].replace(",", ""))
     for strategy in ("fsdp1", "fsdp2"):
         for dtype, recipe in (("float32", "fsdp2-mixed"), ("bfloat16", "pure-bf16")):
-            kept = estimate(Run(model=loaded, world_size=2, strategy=strategy, recipe=recipe)).states.total
-            expected[f"{FOLDER / 'text-c' / strategy}.py:{dtype}"] = kept
-    found = run("tests.oracle.config_ranks", config, 2, *expected)
+            run = Run(model=loaded, world_size=world_size, strategy=strategy, recipe=recipe)
+            expected[f"{FOLDER / 'text-c' / strategy}.py:{dtype}"] = estimate(run).states.total
+    found = ask("tests.oracle.config_ranks", config, world_size, *expected)
     if model == "odd":  # calc counts FSDP1 with use_orig_params, which starts each tensor on 16 bytes
         for name in [name for name in expected if "fsdp1" in name]:
             assert 0 <= expected.pop(name) - found.pop(name) < 1024
