@@ -1,5 +1,6 @@
 """What `make bench` prints: how long the build, a cold command and an estimate take here."""
 
+import gzip
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 from statistics import median
 
 from calc.activations import unsupported
@@ -18,6 +20,7 @@ from calc.models import known as models
 from calc.sharding import STRATEGIES
 from calc.states import OPTIMIZERS
 from calc.units import InputError
+from site_build.browser import PARTS, PYODIDE, pack
 
 
 def seconds(task: Callable[[], object], times: int) -> float:
@@ -48,6 +51,23 @@ def sweep(chosen: list[Model]) -> int:
     return number
 
 
+def calculator(folder: Path) -> tuple[float, float]:
+    """Seconds until the calculator's first answer, without the network, and for a later one, in Node."""
+    packed = folder / "calc.zip"
+    packed.write_bytes(pack())
+    script = Path(__file__).parent / "browser" / "bench.mjs"
+    command = [Path(sys.executable).with_name("node"), script, PYODIDE, packed]
+    runs = [subprocess.run(command, check=True, capture_output=True, text=True).stdout.split() for _ in range(3)]
+    first, later = (median(float(run[index]) for run in runs) / 1000 for index in (0, 1))
+    return first, later
+
+
+def transferred() -> int:
+    """Bytes that the calculator's first change loads, as a server sends them that compresses what it can."""
+    parts = [*((PYODIDE / part).read_bytes() for part in PARTS), pack()]
+    return sum(min(len(part), len(gzip.compress(part, 6))) for part in parts)
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         build = seconds(run("-m", "mkdocs", "--quiet", "build", "--strict", "--site-dir", folder), 3)
@@ -56,6 +76,10 @@ def main() -> None:
     llama = load("llama-3.3-70b")
     number = 2000
     each = seconds(lambda: [estimate(Run(model=llama, world_size=8)) for _ in range(number)], 3) / number
+    with tempfile.TemporaryDirectory() as folder:
+        first, later = calculator(Path(folder))
+    print(f"calculator, first     {first:8.2f} s    (and {transferred() / 1e6:.1f} MB over the network)")
+    print(f"calculator, later     {later * 1000:8.0f} ms")
     print(f"site built            {build:8.2f} s")
     print(f"command line, cold    {cold * 1000:8.0f} ms   (Python alone: {bare * 1000:.0f} ms)")
     print(f"estimates             {1 / each:8.0f} per second")

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
 
-import grid
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
-from test_pages import NOT_OURS
 
 from calc.cli import calculated
 from calc.models import known
 from site_build.form import GPU, GPUS, MODEL
+from tests.browser import grid
+from tests.browser.test_pages import NOT_OURS
 
 pytestmark = pytest.mark.browser
 

@@ -6,10 +6,10 @@ from itertools import compress
 from operator import ne
 from pathlib import Path
 
-import grid
 import pytest
 
 from site_build.browser import PYODIDE, pack
+from tests.browser import grid
 
 pytestmark = pytest.mark.browser
 

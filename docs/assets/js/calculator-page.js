@@ -14,7 +14,7 @@ let next // the one to ask after it
 
 export function mount(form) {
   form.reset() // a browser fills in what was typed before a reload; the address says what counts
-  page = { form, answer: document.querySelector(".calc-answer"), usual: read(form) }
+  page = { form, answer: document.querySelector(".calc-answer"), usual: read(form), asked: "{}" }
   page.built = page.answer.innerHTML
   combobox(form)
   let wait
@@ -117,6 +117,9 @@ async function share({ target }) {
 
 function ask() {
   const given = chosen()
+  const question = JSON.stringify(given)
+  if (question === page.asked) return // leaving a field says again what typing in it said
+  page.asked = question
   if (!Object.keys(given).length) {
     next = undefined
     sent &&= { ...sent, stale: true }
@@ -173,7 +176,7 @@ function heard(data) {
 
 function lost(why) {
   worker?.terminate()
-  worker = sent = next = undefined
+  worker = sent = next = page.asked = undefined
   refuse(`This browser could not run Python (${why}). The command line gives the same answer: python -m calc estimate`)
 }
 
