@@ -10,7 +10,7 @@ from calc import gpus, models
 from calc.estimate import Run, estimate
 from calc.gpus import get
 from calc.models import load
-from calc.tables import memory, reference
+from calc.tables import memory, peak, reference
 from calc.tables.figures import bars
 from calc.tables.text import markdown, per_param, size
 
@@ -57,6 +57,36 @@ def test_bars_are_to_scale_and_described() -> None:
     assert 'x1="100.00%"' in figure
     assert "<title id=" in figure
     assert ">What it shows.</desc>" in figure
+
+
+def test_no_limit_is_drawn_where_there_is_none() -> None:
+    figure = bars(
+        {"a": {"weights": 50}, "b": {"weights": 25}}, 0, "", "A title", "What it shows.", whole={"a": 0, "b": 5}
+    )
+    assert "fig-limit" not in figure
+    assert "fig-card" not in figure
+    assert re.findall(r'fig-whole" x="0" y="(\d+)" width="([\d.]+)%"', figure) == [("87", "10.00")]
+
+
+def test_what_a_stage_leaves_whole_does_not_shrink() -> None:
+    figure = memory.state_bars(RUNS, get("h100-sxm5-80gb"), "A title")
+    told = re.findall(r"([\w-]+) ([\d,.]+ GB), of it whole on every GPU ([\d,.]+ GB)", figure)
+    assert told == [
+        ("DDP", "1,128.9 GB", "1,128.9 GB"),
+        ("ZeRO-1", "388.0 GB", "282.2 GB"),
+        ("ZeRO-2", "264.6 GB", "141.1 GB"),
+        ("ZeRO-3", "141.1 GB", "0.0 GB"),
+    ]
+    assert "ZeRO-3 · 141.1 GB · 56.1 GB too much" in figure
+
+
+def test_more_gpus_move_only_what_is_divided() -> None:
+    runs = [Run(model=LLAMA, world_size=count, strategy="fsdp2") for count in (8, 512)]
+    figure = peak.count_bars(runs, get("h100-sxm5-80gb"), "Peak")
+    assert "8 GPUs · 154.6 GB · does not fit" in figure
+    assert "512 GPUs · 19.6 GB · fits" in figure
+    firsts = re.findall(r"series-transient\" x=\"0.00%\"[^>]*><title>[^:]*: ([\d.]+ GB)", figure)
+    assert firsts == ["14.9 GB", "14.9 GB"]
 
 
 def test_a_dash_stands_for_what_is_not_known() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from calc.estimate import Run
-from calc.gpus import get
 from calc.models import load
 from calc.states import RECIPES, get_optimizer
 from calc.tables import accountings
@@ -77,11 +75,3 @@ def test_the_formulas_of_the_zero_paper_and_of_megatron() -> None:
 def test_a_shard_below_the_threshold_holds_more_than_the_whole() -> None:
     whole, *_, third = cells(accountings.shards_table(8192, (1, 3)))
     assert (whole[3], third[1], third[3]) == ("16,640", "2,731", "21,848")
-
-
-def test_the_bars_are_the_peaks() -> None:
-    runs = [Run(model=LLAMA, world_size=count, strategy="fsdp2") for count in (8, 512)]
-    figure = accountings.count_bars(runs, get("h100-sxm5-80gb"), "Peak")
-    assert "8 GPUs · 154.6 GB" in figure
-    assert "512 GPUs · 19.6 GB" in figure
-    assert figure.count("Gathered and in flight: ") == 2

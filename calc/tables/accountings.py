@@ -7,17 +7,13 @@ from fractions import Fraction
 
 from calc.audit.ledgers import ledgers
 from calc.estimate import Run, estimate
-from calc.gpus import Gpu
 from calc.models import Model
 from calc.sharding import STRATEGIES, get_strategy, kept
 from calc.states import OPTIMIZERS, RECIPES, get_recipe, state_bytes
-from calc.tables.figures import bars
 from calc.tables.text import LINES, TITLES, markdown, number, per_param, short, size
 from calc.units import ceil_div, decimal, records
 
 _ADAMW = OPTIMIZERS["adamw"]
-#: Lines that follow from what a GPU computes on; the rest beside the states is gathered or on its way.
-_COMPUTED = ("saved activations", "recomputed layer", "activation gradients", "logits and loss")
 _HEADS = tuple(f">{TITLES[line]}" for line in LINES)
 
 
@@ -85,21 +81,6 @@ def rounding_table(cuts: Iterable[tuple[Model, int]]) -> str:
             cells.append(f"+{decimal(Fraction(100 * (held * count - whole), whole), 3)} %")
         rows.append([short(model.name).rpartition("/")[2], count, *cells])
     return markdown(["Model", ">GPUs", *(f">{way}" for way in ways)], rows)
-
-
-def count_bars(runs: Iterable[Run], gpu: Gpu, title: str) -> str:
-    """The worst instant of the same run on more and more GPUs, as stacked bars against one card."""
-    rows: dict[str, dict[str, int]] = {}
-    for run in runs:
-        phase = max((estimate(run).phases or {}).values(), key=lambda phase: phase.bytes)
-        parts = dict.fromkeys(("transient", "activations", *LINES), 0)  # what stays stands on the left
-        for line in phase.lines:
-            computed = "activations" if line.line in _COMPUTED else "transient"
-            parts[line.line if line.line in LINES else computed] += line.bytes
-        rows[f"{run.world_size:,} GPUs"] = parts
-    told = "; ".join(f"{name} {size(sum(parts.values()))}" for name, parts in rows.items())
-    limit = gpu.visible_bytes or gpu.label_bytes
-    return bars(rows, limit, short(gpu.name), title, f"Peak per GPU: {told}.")
 
 
 def formulas_table() -> str:

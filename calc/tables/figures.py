@@ -9,12 +9,24 @@ from html import escape
 from calc.tables.text import TITLES, size
 from calc.units import decimal
 
+_ROW = 46
 
-def bars(rows: Mapping[str, Mapping[str, int]], limit: int, limit_name: str, title: str, description: str) -> str:
-    """A stacked-bar figure as inline SVG with its legend: one bar per row, the card's limit drawn in.
+
+def bars(
+    rows: Mapping[str, Mapping[str, int]],
+    limit: int,
+    limit_name: str,
+    title: str,
+    description: str,
+    *,
+    notes: Mapping[str, str] | None = None,
+    whole: Mapping[str, int] | None = None,
+) -> str:
+    """A stacked-bar figure as inline SVG with its legend: one bar per row, the card's limit drawn through all.
 
     Widths are per cent of the frame and text keeps its size, so that it is readable on a phone;
-    colours are CSS variables of the scheme. Bytes in, GB in the labels.
+    colours are CSS variables of the scheme. Bytes in, GB in the labels; no limit is drawn where it is 0.
+    `notes` says something after a row's size, `whole` underlines the first bytes of a bar.
     """
     widest = max(limit, *(sum(parts.values()) for parts in rows.values()))
 
@@ -22,17 +34,19 @@ def bars(rows: Mapping[str, Mapping[str, int]], limit: int, limit_name: str, tit
         return f"{decimal(Fraction(100 * num_bytes, widest), 2).replace(',', '')}%"
 
     ident = "fig-" + "".join(c if c.isalnum() else "-" for c in title.lower())
-    height = 46 * len(rows) + 26
-    at, flip = share(limit), limit * 2 > widest
+    height = _ROW * len(rows)
     out = [
         f'<figure class="fig"><svg class="fig-bars" role="img" width="100%" height="{height}" '
         f'aria-labelledby="{ident}-t {ident}-d">',
         f'<title id="{ident}-t">{escape(title)}</title>',
         f'<desc id="{ident}-d">{escape(description)}</desc>',
+        f'<rect class="fig-card" x="0" y="0" width="{share(limit)}" height="{height}"/>' if limit else "",
     ]
+    labels = []
     for index, (name, parts) in enumerate(rows.items()):
-        top, start = 46 * index, 0
-        out.append(f'<text class="fig-label" x="0" y="{top + 15}">{escape(name)} · {size(sum(parts.values()))}</text>')
+        top, start = _ROW * index, 0
+        said = " · ".join(filter(None, (name, size(sum(parts.values())), (notes or {}).get(name))))
+        labels.append(f'<text class="fig-label" x="0" y="{top + 15}">{escape(said)}</text>')
         for line, amount in parts.items():
             if amount:
                 out.append(
@@ -41,13 +55,15 @@ def bars(rows: Mapping[str, Mapping[str, int]], limit: int, limit_name: str, tit
                     f"{size(amount)}</title></rect>"
                 )
             start += amount
-        out.append(f'<line class="fig-limit" x1="{at}" x2="{at}" y1="{top + 18}" y2="{top + 42}"/>')
-    out.append(
-        f'<text class="fig-limit-label" x="{at}" y="{height - 6}" dx="{-4 if flip else 4}" '
-        f'text-anchor="{"end" if flip else "start"}">{escape(limit_name)} · {size(limit, "GB", 2)}</text>'
-    )
+        if whole and whole[name]:
+            out.append(f'<rect class="fig-whole" x="0" y="{top + 41}" width="{share(whole[name])}" height="3"/>')
     used = dict.fromkeys(line for parts in rows.values() for line, amount in parts.items() if amount)
-    legend = "".join(
-        f'<li><span class="fig-key series-{line}"></span>{escape(TITLES.get(line, line))}</li>' for line in used
-    )
-    return "".join(out) + f'</svg><ul class="fig-legend">{legend}</ul></figure>'
+    keys = {f"series-{line}": TITLES.get(line, line) for line in used}
+    if whole:
+        keys["fig-whole"] = "Whole on every GPU"
+    if limit:
+        at = share(limit)
+        out.append(f'<line class="fig-limit" x1="{at}" x2="{at}" y1="0" y2="{height}"/>')
+        keys["fig-limit"] = f"{limit_name} · {size(limit, 'GB', 2)}"
+    legend = "".join(f'<li><span class="fig-key {key}"></span>{escape(said)}</li>' for key, said in keys.items())
+    return "".join((*out, *labels)) + f'</svg><ul class="fig-legend">{legend}</ul></figure>'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from calc import gpus
 from calc.estimate import Estimate, Run, estimate
@@ -12,6 +13,10 @@ from calc.sharding import get_strategy
 from calc.states import OPTIMIZERS
 from calc.tables.figures import bars
 from calc.tables.text import LINES, TITLES, markdown, number, over, per_param, short, size
+from calc.units import ceil_div
+
+#: What a stage leaves whole comes first in a bar.
+_WHOLE_FIRST = ("weights", "gradients", "master", "optimizer")
 
 
 def one_copy(found: Estimate) -> str:
@@ -108,9 +113,31 @@ def climb_table(run: Run) -> str:
     return markdown(["GPU", *heads], rows)
 
 
+def counts_matrix(runs: Iterable[Run], cards: Iterable[gpus.Gpu]) -> str:
+    """For each run and card the first count of GPUs whose verdict is fits, with its nodes where one is not enough."""
+    cards, rows = tuple(cards), []
+    for run in runs:
+        cells = []
+        for row in fit(run, cards):
+            nodes = ceil_div(row.num_gpus or 0, row.gpu.node_gpus or 1)
+            shade = "none" if not row.num_gpus else "one" if row.num_gpus == 1 else "node" if nodes == 1 else "nodes"
+            said = "none" if not row.num_gpus else f"{row.num_gpus:,}" + f"<br>{nodes} nodes" * (nodes > 1)
+            cells.append(f'<span class="count-{shade}">{said}</span>')
+        rows.append([run.model.name.rpartition("/")[2].removesuffix("-Instruct"), *cells])
+    return markdown(["Model", *(f">{short(gpu.name)}" for gpu in cards)], rows)
+
+
 def state_bars(runs: Iterable[Run], gpu: gpus.Gpu, title: str) -> str:
-    """The states of several runs as stacked bars against one card."""
-    rows = {strategy_title(run): {line: getattr(estimate(run).states, line) for line in LINES} for run in runs}
-    told = "; ".join(f"{name} {size(sum(parts.values()))}" for name, parts in rows.items())
-    limit = gpu.visible_bytes or gpu.label_bytes
-    return bars(rows, limit, f"{short(gpu.name)} shows a process", title, f"States per GPU: {told}.")
+    """The states of several runs as stacked bars against one card, what each keeps whole underlined."""
+    rows, whole, limit = {}, {}, gpu.visible_bytes or gpu.label_bytes
+    for run in runs:
+        kept, undivided = (estimate(replace(run, strategy=name)).states for name in (run.strategy, "ddp"))
+        rows[strategy_title(run)] = parts = {line: getattr(kept, line) for line in _WHOLE_FIRST}
+        whole[strategy_title(run)] = sum(n for line, n in parts.items() if n == getattr(undivided, line))
+    totals = {name: sum(parts.values()) for name, parts in rows.items()}
+    told = "; ".join(
+        f"{name} {size(total)}, of it whole on every GPU {size(whole[name])}" for name, total in totals.items()
+    )
+    notes = {name: over(total, limit) for name, total in totals.items()}
+    name = f"{short(gpu.name)} shows a process"
+    return bars(rows, limit, name, title, f"States per GPU: {told}.", notes=notes, whole=whole)

@@ -24,6 +24,7 @@ INSTANTS = {
     "step": "the optimizer steps",
 }
 STATES = ("weights", "master", "gradients", "optimizer")
+_STATES_DRAWN = ("weights", "gradients", "master", "optimizer")
 WORK = ("saved activations", "recomputed layer", "activation gradients", "logits and loss")
 
 
@@ -153,15 +154,17 @@ def formula_against_peak(run: Run) -> str:
     return markdown(["Line", ">At the peak"], rows, total=True)
 
 
-def by_count(run: Run, counts: Iterable[int], gpu: Gpu, title: str) -> str:
-    """The peak of one run on growing GPU counts: what is divided shrinks, the rest does not."""
-    rows = {}
-    for count in counts:
-        found = estimate(replace(run, world_size=count))
+def count_bars(runs: Iterable[Run], gpu: Gpu, title: str) -> str:
+    """The worst instant of the same run on more and more GPUs against one card: what does not shrink stands first."""
+    rows, notes = {}, {}
+    for run in runs:
+        found = estimate(run)
         assert found.phases is not None
         assert found.peak is not None
-        rows[f"{count} GPUs"] = _stack(found.phases[found.peak.phase])
-    return _figure(rows, gpu, title, "Peak per GPU")
+        name = f"{run.world_size:,} GPUs"
+        rows[name] = _stack(found.phases[found.peak.phase], ("transient", "activations", *_STATES_DRAWN))
+        notes[name] = str(verdict(found, gpu) or "")
+    return _figure(rows, gpu, title, "Peak per GPU", notes)
 
 
 def step_figure(run: Run, gpu: Gpu, title: str) -> str:
@@ -169,19 +172,23 @@ def step_figure(run: Run, gpu: Gpu, title: str) -> str:
     found = estimate(run)
     assert found.phases is not None
     worst = {phase.instant: phase for phase in (*found.instants, found.phases["step"])}
-    return _figure({INSTANTS[name]: _stack(phase) for name, phase in worst.items()}, gpu, title, "Allocated per GPU")
+    rows = {
+        INSTANTS[name]: _stack(phase, (*_STATES_DRAWN, "activations", "transient")) for name, phase in worst.items()
+    }
+    return _figure(rows, gpu, title, "Allocated per GPU")
 
 
-def _figure(rows: Mapping[str, Mapping[str, int]], gpu: Gpu, title: str, what: str) -> str:
+def _figure(
+    rows: Mapping[str, Mapping[str, int]], gpu: Gpu, title: str, what: str, notes: Mapping[str, str] | None = None
+) -> str:
     told = "; ".join(f"{name} {size(sum(parts.values()))}" for name, parts in rows.items())
-    return bars(
-        rows, gpu.visible_bytes or gpu.label_bytes, f"{short(gpu.name)} shows a process", title, f"{what}: {told}."
-    )
+    limit = gpu.visible_bytes or gpu.label_bytes
+    return bars(rows, limit, f"{short(gpu.name)} shows a process", title, f"{what}: {told}.", notes=notes)
 
 
-def _stack(phase: Phase) -> dict[str, int]:
+def _stack(phase: Phase, order: Iterable[str]) -> dict[str, int]:
     """A phase by series: the states, what belongs to activations, and what is gathered or on its way."""
-    parts = dict.fromkeys((*STATES, "activations", "transient"), 0)
+    parts = dict.fromkeys(order, 0)
     for line in phase.lines:
         series = line.line if line.line in STATES else "activations" if line.line in WORK else "transient"
         parts[series] += line.bytes

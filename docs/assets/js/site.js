@@ -3,7 +3,7 @@
 document$.subscribe(() => {
   const look = () => {
     for (const box of document.querySelectorAll(".md-typeset__scrollwrap, .formula")) {
-      if (box.scrollWidth > box.clientWidth) box.tabIndex = 0
+      if (box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight) box.tabIndex = 0
       else box.removeAttribute("tabindex")
     }
   }
