@@ -17,7 +17,7 @@ _UNCOUNTED = (
     *("bf16_master_weights_and_grads", "bf16_optimizer_states", "fp16_master_weights_and_grads"),
 )
 _BATCH = {"train_micro_batch_size_per_gpu": "micro_batch", "gradient_accumulation_steps": "accumulation"}
-_SIZES = ("reduce_bucket_size", "stage3_max_live_parameters", "stage3_prefetch_bucket_size")
+_SIZES = ("reduce_bucket_size", "sub_group_size", "stage3_max_live_parameters", "stage3_prefetch_bucket_size")
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "lion": "lion", "sgd": "sgd", "muon": "muon"}
 
 

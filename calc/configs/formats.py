@@ -144,6 +144,9 @@ def fitted(run: Run, form: Format) -> tuple[Run, tuple[str, ...]]:
         raise InputError(f"{form.title} has no words for {_missing(run, form)}{written}")
     if form.optimizers is not None and run.optimizer not in form.optimizers:
         raise unknown(f"optimizer of {form.title}", run.optimizer, form.optimizers)
+    for axis in ("tp", "pp", "cp", "ep"):
+        if getattr(run, axis) > 1:
+            raise InputError(f"{form.title} files are written for {axis} 1 here, not {getattr(run, axis)}")
     scopes = ["", run.strategy, run.recipe]
     if run.accumulation > 1 and run.strategy in FSDP:
         scopes.append("accumulating")

@@ -13,7 +13,7 @@ from dataclasses import fields
 from functools import cache
 from importlib import resources
 
-from calc.configs.formats import Format
+from calc.configs.formats import FORMATS, Format
 from calc.estimate import FSDP, Run
 from calc.models import Model
 from calc.units import ceil_div
@@ -56,7 +56,7 @@ def buckets(model: Model) -> dict[str, int]:
 
 
 def _optimizer(run: Run, form: Format) -> str:
-    name = (form.optimizers or {}).get(run.optimizer, "")
+    name = (form.optimizers or FORMATS["deepspeed"].optimizers or {}).get(run.optimizer, "")
     return "adamw_torch" if name == "adamw_torch_fused" and run.step == "foreach" else name
 
 
