@@ -48,6 +48,10 @@ help: ## List the targets
 	@$(python) $(pip) --require-hashes -r requirements/test.txt
 	@touch $@
 
+.venv/properdocs: .venv/test requirements/properdocs.txt
+	@$(python) $(pip) --require-hashes -r requirements/properdocs.txt
+	@touch $@
+
 .venv/browser: .venv/test requirements/browser.txt
 	@$(python) $(pip) --require-hashes -r requirements/browser.txt
 	@touch $@
@@ -109,6 +113,10 @@ bench: .venv/node ## Measure the build, the command line and the estimates
 .PHONY: fuzz
 fuzz: .venv/test ## Ask 100,000 hostile questions, and expect no traceback, hang or swelling
 	@$(python) -m tests.fuzz --count 100000 --seconds 3600
+
+.PHONY: properdocs
+properdocs: .venv/properdocs ## Build the same site with ProperDocs and compare every number
+	@$(python) -m tests.properdocs
 
 .PHONY: test-planted test-browser verify verify-quick
 test-planted: .venv/test ## Plant faults in a scratch copy and expect the alarm
