@@ -9,18 +9,16 @@ from collections.abc import Iterator
 from types import ModuleType
 
 
-def api(*names: str) -> str:
-    """The public functions and classes of the modules of that name, as Markdown in the modules' own order."""
-    parts: list[str] = []
-    for name in names:
-        module = importlib.import_module(name)
-        parts += [f"## `{name}`", _prose(inspect.getdoc(module) or "")]
-        for title, member in _public(module):
-            parts += [
-                f"### `{title}` {{ #{name}.{title} }}",
-                _signature(title, member),
-                _prose(inspect.getdoc(member) or ""),
-            ]
+def api(name: str) -> str:
+    """The public functions and classes of one module as Markdown, in the module's own order.
+
+    Headings are HTML: what a block prints as a Markdown heading comes out inside a paragraph.
+    """
+    module = importlib.import_module(name)
+    parts = [_prose(inspect.getdoc(module) or "")]
+    for title, member in _public(module):
+        heading = f'<h4 id="{name}.{title}"><code>{title}</code></h4>'
+        parts += [heading, _signature(title, member), _prose(inspect.getdoc(member) or "")]
     return "\n\n".join(parts)
 
 
