@@ -456,4 +456,4 @@ def compute_dtype(recipe: str, lora_base: str = "") -> tuple[str, str]:
     """
     own = recipe if recipe in ("fp32", "autocast") else "bf16"
     adapters = {"autocast": "cast", "fp32": "fp32"}.get(recipe, "bf16")
-    return ("bf16" if lora_base in ("bf16", "nf4") else own), adapters
+    return ("bf16" if lora_base not in ("", "fp32") else own), adapters

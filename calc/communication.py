@@ -15,7 +15,7 @@ from types import MappingProxyType
 from calc.estimate import FSDP, Run
 from calc.gpus import Gpu
 from calc.models import Tensor
-from calc.sharding import get_strategy, largest_share, units
+from calc.sharding import get_strategy, largest_share, packed, units
 from calc.units import DTYPE_BYTES, InputError, ceil_div, whole
 
 #: Networks by name: title, bytes per second each way, and whether each GPU has an adapter or a node has one.
@@ -123,8 +123,7 @@ def _piece(
     for group, count in sections:
         by_size: dict[int, list[Tensor]] = {}
         for tensor in group:
-            packed = base == "nf4" and tensor.kind == "linear" and "*" in tensor.name
-            size = 1 if packed else 2 * DTYPE_BYTES.get(base, 2)
+            size = 1 if packed(tensor, base) else 2 * DTYPE_BYTES.get(base, 2)
             if tensor.trainable or frozen:
                 by_size.setdefault(2 * itemsize if tensor.trainable else size, []).append(tensor)
         halves += count * sum(size * largest_share(alike, layout, run.ranks) for size, alike in by_size.items())

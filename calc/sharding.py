@@ -187,15 +187,20 @@ def layout_of(strategy: Strategy, recipe: Recipe, world_size: int) -> tuple[str,
     return "greedy" if greedy else strategy.layout, align
 
 
+def packed(tensor: Tensor, base_dtype: str) -> bool:
+    """Whether bitsandbytes packs it into NF4: a frozen linear layer of the blocks, not embedding, head or norm."""
+    frozen = base_dtype.startswith("nf4") and not tensor.trainable
+    return frozen and tensor.kind == "linear" and "*" in tensor.name
+
+
 def _frozen_bytes(frozen: tuple[Tensor, ...], layout: str, world_size: int, dtype: str, align: int) -> int:
     """Bytes of the frozen tensors on one rank; of NF4 the scales and code books are on every rank."""
-    if dtype != "nf4":
+    if dtype in DTYPE_BYTES:
         return DTYPE_BYTES[dtype] * largest_share(frozen, layout, world_size, align)
-    # bitsandbytes packs the linear layers of the blocks, four elements in one of `bnb_4bit_quant_storage`
-    # bf16; embeddings, head and norms stay 16-bit.
-    packed = [t for t in frozen if t.kind == "linear" and "*" in t.name]
-    stored = [replace(t, shape=(ceil_div(t.numel, 4), 1)) if t in packed else t for t in frozen]
-    scales = sum(t.count * (nf4_bytes(t.numel, double_quantised=True) - ceil_div(t.numel, 2)) for t in packed)
+    # Four elements are stored as one of `bnb_4bit_quant_storage` bf16.
+    small, double = [t for t in frozen if packed(t, dtype)], dtype == "nf4-double"
+    stored = [replace(t, shape=(ceil_div(t.numel, 4), 1)) if t in small else t for t in frozen]
+    scales = sum(t.count * (nf4_bytes(t.numel, double_quantised=double) - ceil_div(t.numel, 2)) for t in small)
     return scales + 2 * largest_share(stored, layout, world_size, align)
 
 

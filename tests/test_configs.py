@@ -39,6 +39,7 @@ def every_run() -> Iterator[Run]:
     options: tuple[dict[str, Any], ...] = (
         {},
         {"lora_rank": 8, "base_dtype": "nf4"},
+        {"lora_rank": 8, "base_dtype": "nf4-double"},
         {"lora_rank": 8, "lora_targets": "q_proj,v_proj"},
         {"offload": "all"},
         {"offload": "optimizer"},

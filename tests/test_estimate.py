@@ -168,6 +168,22 @@ def test_nf4_gathers_packed_weights_and_unpacks_one_matrix() -> None:
     assert plain["gathered layer"] == 2 * (linear + adapters + 2 * H)
     assert found["gathered layer"] == linear // 2 + 2 * (adapters + 2 * H)
     assert found["dequantised matrix"] == 2 * 14336 * H
+    # One gathered unit or one matrix is the same with quantised scales; what stays on each rank is not.
+    double = estimate(run(lora_rank=16, base_dtype="nf4-double", checkpointing="none", seq_len=64))
+    assert lines_of(double, "forward+backward")["gathered layer"] == found["gathered layer"]
+
+
+@pytest.mark.parametrize(("base", "bytes_per_element"), [("nf4", 0.5625), ("nf4-double", 0.515869)])
+def test_nf4_scales_are_fp32_unless_they_are_quantised_too(base: str, bytes_per_element: float) -> None:
+    """bitsandbytes' default is single; a 70B base of linear layers and the 16-bit rest, to the byte."""
+    kept = estimate(Run(model=LLAMA70, recipe="pure-bf16", lora_rank=16, base_dtype=base)).states.weights
+    ends, norms, adapters = 2 * 128256 * 8192, 161 * 8192, 207_093_760
+    matrices = LLAMA70.num_params - ends - norms
+    # A code book of 16 fp32 per matrix; with quantised scales one of 256 fp32 and an fp32 offset more.
+    books = 80 * 7 * (64 if base == "nf4" else 64 + 1024 + 4)
+    linear = kept - 2 * (ends + norms + adapters) - books
+    assert linear == pytest.approx(bytes_per_element * matrices, rel=1e-6)
+    assert linear == matrices // 2 + (matrices // 16 if base == "nf4" else matrices // 64 + matrices // 64 // 64)
 
 
 H = 4096
@@ -286,7 +302,7 @@ def test_assumptions_name_the_choices_first() -> None:
     lines = estimate(run(lora_rank=16, base_dtype="nf4")).assumptions
     assert lines[0] == "strategy fsdp2, recipe fsdp2-mixed, optimizer adamw"
     text = " ".join(lines)
-    for words in ("checkpointing full", "sdpa attention", "upcast to fp32", "step fused", "nf4, double-quantised"):
+    for words in ("checkpointing full", "sdpa attention", "upcast to fp32", "step fused", "nf4, its scales in fp32"):
         assert words in text
     assert "not been measured on a GPU" in text
     assert "falls back to eager" in " ".join(estimate(run(model=load("gemma-2-9b"))).assumptions)

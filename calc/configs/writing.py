@@ -72,6 +72,7 @@ def _flags(run: Run, form: Format) -> set[str]:
         "options": fsdp and (mixed or run.offload == "all" or run.shard_size or not run.reshard_after_forward),
         "ends": run.wrap == "block+ends" and not run.model.tied,
         "lora": run.lora_rank > 0,
+        "nf4": run.base_dtype.startswith("nf4"),
         "named": optimizer != "",
         "step": optimizer == "torch.optim.AdamW",
         optimizer.partition(".")[0]: True,

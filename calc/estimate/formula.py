@@ -59,7 +59,7 @@ def one_line(run: Run, model: Model | None = None) -> OneLine:
         ranks = run.world_size if strategy.stage >= copy.stage else 1
         lines[copy.line] += ceil_div(trainable * copy.itemsize, ranks)
     # NF4 on paper is half a byte; what its scales add is in the ledger.
-    per_frozen = 1 if run.base_dtype == "nf4" else 2 * DTYPE_BYTES[run.base_dtype]
+    per_frozen = 2 * DTYPE_BYTES.get(run.base_dtype, 0) or 1
     ranks = run.world_size if strategy.stage >= 3 else 1
     lines["weights"] += ceil_div(frozen * per_frozen, 2 * ranks)
     state = get_optimizer(run.optimizer).nominal_bytes(recipe.state_dtype) * trainable

@@ -13,7 +13,7 @@ from calc.sharding import get_strategy
 from calc.states import get_optimizer, get_recipe, refuse
 from calc.units import InputError, ceil_div, unknown, whole
 
-BASE_DTYPES = ("bf16", "fp32", "nf4")
+BASE_DTYPES = ("bf16", "fp32", "nf4", "nf4-double")
 FSDP = ("fsdp1", "fsdp2", "hsdp")
 #: What a choice may be, by its field.
 CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(

@@ -9,7 +9,7 @@ from functools import lru_cache
 from calc.activations import Moment, attention_of, block_cost, checkpointed, compute_dtype, head_cost, step_temporaries
 from calc.estimate.run import FSDP, Run
 from calc.models import Model, Tensor
-from calc.sharding import Kept, edge_elements, get_strategy, largest_share, layout_of
+from calc.sharding import Kept, edge_elements, get_strategy, largest_share, layout_of, packed
 from calc.states import get_recipe
 from calc.units import DTYPE_BYTES, ceil_div
 
@@ -97,18 +97,14 @@ class Walk:
 
     def gather(self, tensors: Iterable[Tensor]) -> int:
         """Bytes of a gathered unit: in the compute dtype, a frozen NF4 matrix packed."""
-        return sum(t.count * (ceil_div(t.numel, 2) if self.packed(t) else self.unit * t.numel) for t in tensors)
+        base = self.run.base_dtype
+        return sum(t.count * (ceil_div(t.numel, 2) if packed(t, base) else self.unit * t.numel) for t in tensors)
 
     def stored(self, tensors: Iterable[Tensor]) -> int:
         """Bytes of whole tensors in the dtypes that they are stored in."""
-        trained, base = self.recipe.itemsize("weights"), DTYPE_BYTES.get(self.run.base_dtype, 2)
-        sizes = ((t, trained if t.trainable else base) for t in tensors)
-        return sum(t.count * (ceil_div(t.numel, 2) if self.packed(t) else size * t.numel) for t, size in sizes)
-
-    def packed(self, tensor: Tensor) -> bool:
-        """Whether bitsandbytes packs this tensor: linear layers of the blocks, not the head."""
-        nf4 = self.run.base_dtype == "nf4" and not tensor.trainable
-        return nf4 and tensor.kind == "linear" and "*" in tensor.name
+        trained, base = self.recipe.itemsize("weights"), self.run.base_dtype
+        sizes = ((t, trained if t.trainable else DTYPE_BYTES.get(base, 2)) for t in tensors)
+        return sum(t.count * (ceil_div(t.numel, 2) if packed(t, base) else size * t.numel) for t, size in sizes)
 
     def share(self, tensors: Iterable[Tensor], stage: int) -> int:
         """Trainable elements that one rank has of `tensors` where they are divided from `stage` on."""
@@ -265,7 +261,8 @@ class Walk:
 
     def moment(self, layer: int, moment: Moment, around: Lines) -> Lines:
         """One instant of the backward of one layer."""
-        kind, block = self.order[layer], self.model.blocks[self.order[layer]]
+        kind, base = self.order[layer], self.run.base_dtype
+        unpacked = (2 * t.numel for t in self.model.blocks[kind].tensors if packed(t, base))
         again = checkpointed(self.run.checkpointing, layer)
         casts = self.cast[kind] - self.cast[kind] * moment.numel // max(self.trains[kind], 1)
         saved = moment.saved * self.tokens + moment.held + casts
@@ -280,7 +277,7 @@ class Walk:
         return {
             "saved activations": before + (0 if again else saved),
             "recomputed layer": saved * again,
-            "dequantised matrix": max((2 * t.numel for t in block.tensors if self.packed(t)), default=0),
+            "dequantised matrix": max(unpacked, default=0),
             "activation gradients": moment.work * self.tokens,
             "layer gradients": self.made * made,
             "head gradient": around.get("head gradient", 0) + waits,

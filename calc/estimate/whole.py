@@ -232,5 +232,6 @@ def _about_adapters(run: Run) -> str:
     held = {"autocast": "fp32, under autocast", "fp32": "fp32", "fsdp2-mixed": "fp32 shards, bf16 when gathered"}
     how = held.get(run.recipe, "16-bit")
     default = "" if how.startswith("fp32") else "; peft's own default is fp32 adapters, recipe autocast"
-    base = "nf4, double-quantised" if run.base_dtype == "nf4" else run.base_dtype
+    told = {"nf4": "nf4, its scales in fp32", "nf4-double": "nf4, its scales quantised too"}
+    base = told.get(run.base_dtype, run.base_dtype)
     return f"LoRA rank {run.lora_rank} on {run.lora_targets}; base frozen in {base}; adapters {how}{default}"

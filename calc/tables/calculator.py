@@ -175,7 +175,7 @@ def _changes(run: Run) -> Iterator[tuple[str, str, dict[str, Any]]]:
     yield "Everything on the host", "much slower steps, host memory", {"offload": "all"}
     if not run.lora_rank:
         yield "LoRA, rank 16", "trains the adapters alone", lora
-    if run.base_dtype != "nf4":
+    if not run.base_dtype.startswith("nf4"):
         yield "QLoRA, rank 16", "adapters on a 4-bit base", {**lora, "base_dtype": "nf4"}
     yield f"{2 * run.world_size:,} GPUs", "twice the cards", {"world_size": 2 * run.world_size}
 

@@ -141,12 +141,16 @@ def python_calls() -> Iterable[dict[str, Any]]:
 
 
 def axolotl() -> Iterable[dict[str, Any]]:
+    import transformers
     from axolotl.utils.schemas.config import AxolotlInputConfig
     from axolotl.utils.schemas.enums import CustomSupportedOptimizers
     from axolotl.utils.schemas.fsdp import FSDPConfig
 
     yield record("axolotl", "", AxolotlInputConfig.model_fields)
     yield record("axolotl", "fsdp_config", {*FSDPConfig.model_fields, "version"})
+    # Axolotl hands these to Transformers' class as they are.
+    owner = {"library": "axolotl", "version": version("axolotl"), "section": "bnb_config_kwargs"}
+    yield parameters("transformers", transformers.BitsAndBytesConfig) | owner
     yield record("axolotl", "optimizer", (name.value for name in CustomSupportedOptimizers))
 
 

@@ -74,7 +74,7 @@ def predicted(case: Case) -> dict[str, int]:
         model = with_adapters(model, rank=LORA_RANK)
     strategy, recipe, optimizer = terms(case)
     ranks = case.world_size // 2 if case.stack == "hsdp" else case.world_size
-    states = kept(model, recipe, optimizer, strategy, ranks, "nf4" if case.model == "qlora" else "bf16")
+    states = kept(model, recipe, optimizer, strategy, ranks, "nf4-double" if case.model == "qlora" else "bf16")
     lines = {"weights": states.weights, "master": states.master, "gradients": states.gradients}
     lines |= {"optimizer": states.optimizer, "scalars": 4 * _num_scalars(case, model, ranks)}
     if case.stack in ("ddp", "zero-redundancy"):

@@ -123,7 +123,7 @@ def test_axolotl_reads_the_run(path: str) -> None:
     found, run = told("axolotl", path), PUBLISHED[path].run
     assert (found["sequence_len"], found["micro_batch_size"]) == (run.seq_len, run.micro_batch)
     assert found["optimizer"] == "adamw_torch_fused"
-    assert found["adapter"] == ({"nf4": "qlora", "bf16": "lora"}[run.base_dtype] if run.lora_rank else None)
+    assert found["adapter"] == (("qlora" if run.base_dtype.startswith("nf4") else "lora") if run.lora_rank else None)
     assert (found["lora_r"] or 0) == run.lora_rank
     assert bool(found["deepspeed"]) == run.strategy.startswith("zero")
     assert (found["fsdp_version"] == 2) == (run.strategy == "fsdp2")
@@ -135,7 +135,7 @@ def test_llamafactory_reads_the_run(path: str) -> None:
     assert (found["cutoff_len"], found["micro_batch"]) == (run.seq_len, run.micro_batch)
     assert found["type"] == ("lora" if run.lora_rank else "full")
     assert not run.lora_rank or found["rank"] == run.lora_rank
-    assert found["bits"] == (4 if run.base_dtype == "nf4" else None)
+    assert found["bits"] == (4 if run.base_dtype.startswith("nf4") else None)
     assert found["deepspeed"] == run.strategy.startswith("zero")
     assert (found["bf16"], found["pure_bf16"]) == (True, False)
 

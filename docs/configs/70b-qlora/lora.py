@@ -1,6 +1,6 @@
 # meta-llama/Llama-3.3-70B-Instruct on 1 GPU:
 # strategy single, recipe autocast, optimizer adamw.
-# LoRA of rank 16 on all-linear; the base is frozen in nf4.
+# LoRA of rank 16 on all-linear; the base is frozen in nf4-double.
 # Accepted by peft 0.21.2.
 # Change MODEL, r and target_modules.
 
