@@ -17,16 +17,17 @@ _FOLDER = "../../configs"
 
 def tabs(name: str) -> str:
     """A tab for each framework: the published file of that run, or why the framework has no words for it."""
-    (_, run, order), published, found = runs()[name], files(), []
+    (_, run, order), published = runs()[name], files()
     shown = {
         key: [file for path, file in published.items() if path.startswith(f"{name}/") and file.format == form]
         for key, form in configs.FORMATS.items()
     }
+    found = [*next(found[0] for found in shown.values() if found).head[:2], ""]
     for key in sorted(shown, key=lambda key: order.index(key) if key in order else len(order)):
         form = configs.FORMATS[key]
         found += [f'=== "{form.title.removeprefix("Transformers ")}"', ""]
         for file in shown[key]:
-            link = f"[`{file.name}`]({_FOLDER}/{name}/{file.name})" + " for Transformers' Trainer" * file.auto
+            link = f"[`{file.name}`]({_FOLDER}/{name}/{file.name})" + " for Transformers" * file.auto
             found += [
                 f"    {link}, accepted by {form.library} {configs.version(form.library)}.",
                 f"    {form.change}.",
