@@ -110,8 +110,9 @@ def _spans(tensors: Iterable[Tensor], align: int = 1) -> Iterator[tuple[int, int
 def _in_order(model: Model) -> Iterator[Tensor]:
     """Every tensor where it stands in the model, layer by layer."""
     yield from model.first
-    for layer in range(model.num_layers):
-        yield from model.block_of(layer).tensors
+    # The layers' own numbers: those of a pipeline stage begin where the stage before ended.
+    for _, block in sorted(((layer, b) for b in model.blocks for layer in b.layers), key=lambda pair: pair[0]):
+        yield from block.tensors
     yield from model.last
 
 

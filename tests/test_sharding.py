@@ -149,6 +149,14 @@ def test_a_tensor_that_a_deepspeed_partition_cuts_keeps_its_whole_gradient() -> 
     assert edge_elements(halves, 2) == 12 + 20 - 16  # rank 0 holds all of a and one row of b, whose 20 it keeps
 
 
+def test_a_pipeline_stage_keeps_its_own_layers_cut_gradients() -> None:
+    (block,) = LLAMA.blocks
+    first, last = (
+        replace(LLAMA, blocks=(replace(block, layers=tuple(layers)),)) for layers in (range(16), range(16, 32))
+    )
+    assert edge_elements(first, 8) == edge_elements(last, 8) > 0
+
+
 def test_scales_of_nf4_stay_on_every_rank() -> None:
     frozen = replace(
         LLAMA,
