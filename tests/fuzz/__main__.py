@@ -38,9 +38,9 @@ def main() -> int:
                 if isinstance(error, KeyboardInterrupt):
                     raise
                 last = traceback.extract_tb(error.__traceback__)[-1]
-                place = f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}: {str(error)[:100]}"
+                place = f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
                 if not faults[place]:
-                    print(f"{kind} {seed}: {place}", flush=True)
+                    print(f"{kind} {seed}: {place}: {str(error)[:200]}", flush=True)
                 faults[place] += 1
             slowest = max(slowest, (time.process_time() - before, f"{kind} {seed}"))
             done += 1
