@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 
 from calc import models
-from calc.estimate import CHOICES
+from calc.estimate import CHOICES, SETTINGS
 from calc.gpus import known
 from calc.sharding import STRATEGIES
 from calc.states import OPTIMIZERS, RECIPES
@@ -37,7 +37,16 @@ _LABELS = {
     "pp": "Pipeline parallel",
     "cp": "Context parallel",
     "ep": "Expert parallel",
-    "optimizer": "Optimizer",
+    "shard-size": "HSDP group, 0 for 8",
+    "attention": "Attention",
+    "loss": "Logits and loss",
+    "step": "Optimizer step",
+    "reduce-dtype": "Gradients reduced in",
+    "wrap": "FSDP units",
+    "load": "Model loaded on",
+    "save": "Checkpoints",
+    "offload": "Offload to the host",
+    **{name.replace("_", "-"): name for name in SETTINGS if name != "wrap"},  # as the library spells them
 }
 _EMPTY = {"strategy": "by the number of GPUs", "recipe": "the strategy's own", "reduce-dtype": "the recipe's own"}
 _LEFT_OUT = ("help", "json", "model", "gpu", "gate", "config-file")

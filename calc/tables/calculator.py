@@ -190,7 +190,8 @@ def _alternatives(found: Estimate, gpu: Gpu) -> str:
             continue
         if bool(other.peak) == bool(found.peak) and _need(other) < _need(found):
             rows.append(_alternative(title, price, other, gpu))
-    for slug in ("h200-sxm5", "b200-sxm", "b300-sxm"):
+    fits = verdict(found, gpu) is Verdict.FITS
+    for slug in () if fits else ("h200-sxm5", "b200-sxm", "b300-sxm"):
         card = gpus.get(slug)
         if _limit(card) > _limit(gpu):
             rows.append(_alternative(f"{run.world_size:,} × {short(card.name)}", "a larger card", found, card))

@@ -29,6 +29,7 @@ export function mount(form) {
   form.querySelector(".calc-share").addEventListener("click", share)
   page.answer.addEventListener("click", follow)
   fromAddress()
+  if (page.asked !== "{}") say("The answer for this run comes here.") // and not the built one, under another run
 }
 
 addEventListener("popstate", () => page?.form.isConnected && fromAddress())
@@ -225,9 +226,13 @@ function refuse(line) {
   const { answer } = page
   answer.removeAttribute("aria-busy")
   told("")
-  const verdict = answer.querySelector(".calc-verdict")
-  const said = made("p", { className: "calc-error", textContent: line })
-  verdict.replaceChildren(said)
+  say(line, "calc-error")
+}
+
+/** One line in place of the whole answer. */
+function say(line, className = "") {
+  const verdict = page.answer.querySelector(".calc-verdict")
+  verdict.replaceChildren(made("p", { className, textContent: line }))
   while (verdict.nextSibling) verdict.nextSibling.remove()
 }
 
