@@ -178,6 +178,13 @@ def test_the_precision_is_the_recipe_s(form: str, recipe: str, said: str) -> Non
     assert form not in ("fsdp2", "trainer") or body.count("DTYPE = ") == 1
 
 
+@pytest.mark.parametrize("form", ["peft", "axolotl", "llamafactory"])
+def test_quantising_once_or_twice_is_said(form: str) -> None:
+    for base, said in (("nf4", "false"), ("nf4-double", "true")):
+        body = configs.write(Run(model=LLAMA, recipe="autocast", lora_rank=8, base_dtype=base), form).body
+        assert re.search(rf"double_quant\w*(=|: ){said}\b", body, re.IGNORECASE)
+
+
 def test_what_the_library_decides_is_counted_and_said() -> None:
     file = configs.write(Run(model=LLAMA, world_size=8, strategy="fsdp2", accumulation=2), "trainer")
     assert (file.run.reduce_dtype, file.run.wrap, file.run.no_sync) == ("bf16", "block+ends", True)
