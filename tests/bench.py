@@ -1,96 +1,163 @@
-"""What `make bench` prints: how long the build, a cold command and an estimate take here."""
+"""What `make bench` prints as JSON: how long the build, a cold command, an import and estimates take here.
 
-import gzip
+Times are medians, in seconds. Where Accelerate and DeepSpeed are installed (`make verify` does so),
+their own estimators are asked the same question, from a config to the bytes of training state.
+"""
+
+from __future__ import annotations
+
+import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from statistics import median
 
-from calc.activations import unsupported
+from calc.cli import calculated
 from calc.estimate import Run, estimate
-from calc.fit import verdict
-from calc.gpus import CLIMB, known
-from calc.models import Model, load
-from calc.models import known as models
-from calc.sharding import STRATEGIES
-from calc.states import OPTIMIZERS
-from calc.units import InputError
-from site_build.browser import PARTS, PYODIDE, pack
+from calc.fit import fit
+from calc.models import from_config, known, load
+
+ROOT = Path(__file__).parents[1]
+ORACLE = ROOT / ".venv-oracle" / "bin" / "python"
+QUESTION = ("estimate", "llama-3.3-70b", "--gpus", "8")
+#: MkDocs with a watch on the rendering of each page.
+BUILD = """
+import json, sys, time
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+from mkdocs.structure.pages import Page
+render, taken = Page.render, {}
+def timed(page, *args):
+    start = time.perf_counter()
+    render(page, *args)
+    taken[page.file.src_uri] = round(time.perf_counter() - start, 3)
+Page.render = timed
+start = time.perf_counter()
+build(load_config("mkdocs.yml", site_dir=sys.argv[1]))
+print(json.dumps({"total": round(time.perf_counter() - start, 2), "pages": taken}))
+"""
+#: The question as their users put it: a model on the meta device, Adam, mixed precision, eight GPUs.
+ESTIMATORS = """
+import json, sys, time, logging
+logging.disable()
+from accelerate import init_empty_weights
+from accelerate.commands.estimate import estimate_training_usage
+from accelerate.utils import calculate_maximum_sizes
+from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
+from transformers import AutoConfig, AutoModelForCausalLM
+def model():
+    with init_empty_weights():
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model(**json.loads(sys.argv[1])))
+def accelerate():
+    return sum(estimate_training_usage(calculate_maximum_sizes(model())[0], "float16").values()) // 8
+def deepspeed():
+    # As its own `model_to_params`, which tells parameters apart by addresses that a meta tensor lacks.
+    sizes = [sum(p.numel() for p in module.parameters(recurse=False)) for module in model().modules()]
+    total, largest = sum(sizes), max(sizes)
+    return int(estimate_zero3_model_states_mem_needs(
+        total, largest, 8, 1, cpu_offload=False, cpu_offload_params=False, additional_buffer_factor=1)[1])
+found = {}
+for ask in (accelerate, deepspeed):
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        answer = ask()
+        times.append(time.perf_counter() - start)
+    found[ask.__name__] = {"seconds": sorted(times)[1], "bytes": answer}
+print(json.dumps(found))
+"""
 
 
-def seconds(task: Callable[[], object], times: int) -> float:
+def seconds(task: Callable[[], object], times: int = 5) -> float:
     taken = []
     for _ in range(times):
         start = time.perf_counter()
         task()
         taken.append(time.perf_counter() - start)
-    return median(taken)
+    return round(median(taken), 6)
 
 
-def run(*command: str) -> Callable[[], object]:
+def run(*command: str, python: Path | str = sys.executable) -> str:
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    return lambda: subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL, env=environment)
+    ended = subprocess.run([python, *command], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    return ended.stdout
 
 
-def sweep(chosen: list[Model]) -> int:
-    """Judges every strategy, optimizer and count of these models on every card; returns how many verdicts."""
-    cards = [gpu for gpu in known().values() if gpu.counts()]
-    number = 0
-    for model in chosen:
-        for strategy, optimizer, count in product(STRATEGIES, OPTIMIZERS, CLIMB):
-            try:
-                found = estimate(Run(model=model, world_size=count, strategy=strategy, optimizer=optimizer))
-            except InputError:  # a pair that does not run
-                continue
-            number += sum(verdict(found, gpu) is not None for gpu in cards)
-    return number
+def build() -> dict[str, object]:
+    with tempfile.TemporaryDirectory() as folder:
+        found = [json.loads(run("-c", BUILD, folder).splitlines()[-1]) for _ in range(3)]
+    middle: dict[str, object] = sorted(found, key=lambda one: one["total"])[1]
+    return middle
 
 
-def calculator(folder: Path) -> tuple[float, float]:
-    """Seconds until the calculator's first answer, without the network, and for a later one, in Node."""
-    packed = folder / "calc.zip"
-    packed.write_bytes(pack())
-    script = Path(__file__).parent / "browser" / "bench.mjs"
-    command = [Path(sys.executable).with_name("node"), script, PYODIDE, packed]
-    runs = [subprocess.run(command, check=True, capture_output=True, text=True).stdout.split() for _ in range(3)]
-    first, later = (median(float(run[index]) for run in runs) / 1000 for index in (0, 1))
-    return first, later
+def estimates() -> dict[str, object]:
+    llama = load("llama-3.3-70b")
+
+    def per_second(size: int, **given: str) -> int:
+        return round(1 / seconds(lambda: estimate(Run(model=llama, world_size=size, **given))))
+
+    config = next(record["config"] for record in known() if record["name"] == "llama-3.3-70b")
+    return {
+        "per_second": per_second(8),
+        "per_second_by_gpus": {size: per_second(size, strategy="zero3") for size in (2, 8, 64, 1024, 1_000_000)},
+        "per_second_by_strategy": {
+            name: per_second(8, strategy=name) for name in ("ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2")
+        },
+        "seconds_by_layers": {
+            number: seconds(
+                lambda config=config | {"num_hidden_layers": number}: estimate(
+                    Run(model=from_config(config, "m"), world_size=8)
+                )
+            )
+            for number in (80, 800, 8000)
+        },
+        "fit_all_cards_seconds": seconds(lambda: fit(Run(model=llama, world_size=1, strategy="zero3")), 3),
+        "calculator_seconds": seconds(lambda: calculated((*QUESTION, "--gpu", "h100-sxm5-80gb"))),
+    }
 
 
-def transferred() -> int:
-    """Bytes that the calculator's first change loads, as a server sends them that compresses what it can."""
-    parts = [*((PYODIDE / part).read_bytes() for part in PARTS), pack()]
-    return sum(min(len(part), len(gzip.compress(part, 6))) for part in parts)
+def estimators() -> dict[str, object] | None:
+    """Theirs over ours: time from a config to an answer, and the bytes of state per GPU."""
+    if not ORACLE.exists():
+        return None
+    record = next(record for record in known() if record["name"] == "llama-3.1-8b")
+    theirs = json.loads(run("-c", ESTIMATORS, json.dumps(record["config"]), python=ORACLE).splitlines()[-1])
+
+    def ours() -> int:
+        return estimate(Run(model=from_config(record["config"], record["id"]), world_size=8)).states.total
+
+    ours_seconds, ours_bytes = seconds(ours), ours()
+    return {"ours": {"seconds": ours_seconds, "bytes": ours_bytes}} | {
+        name: {
+            **one,
+            "times_our_seconds": round(one["seconds"] / ours_seconds, 1),
+            "times_our_bytes": round(one["bytes"] / ours_bytes, 3),
+        }
+        for name, one in theirs.items()
+    }
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        build = seconds(run("-m", "mkdocs", "--quiet", "build", "--strict", "--site-dir", folder), 3)
-    cold = seconds(run("-m", "calc", "estimate", "llama-3.3-70b", "--gpus", "8"), 7)
-    bare = seconds(run("-c", "pass"), 7)
-    llama = load("llama-3.3-70b")
-    number = 2000
-    each = seconds(lambda: [estimate(Run(model=llama, world_size=8)) for _ in range(number)], 3) / number
-    with tempfile.TemporaryDirectory() as folder:
-        first, later = calculator(Path(folder))
-    print(f"calculator, first     {first:8.2f} s    (and {transferred() / 1e6:.1f} MB over the network)")
-    print(f"calculator, later     {later * 1000:8.0f} ms")
-    print(f"site built            {build:8.2f} s")
-    print(f"command line, cold    {cold * 1000:8.0f} ms   (Python alone: {bare * 1000:.0f} ms)")
-    print(f"estimates             {1 / each:8.0f} per second")
-    every = [model for record in models() if not unsupported(model := load(record["id"]))]
-    for chosen in (every[::8], every[::4], every):
-        start = time.perf_counter()
-        verdicts = sweep(chosen)
-        taken = time.perf_counter() - start
-        print(
-            f"verdicts on {len(chosen):2} models {verdicts:10,} in {taken:5.1f} s, {verdicts / taken:,.0f} per second"
+    bare = seconds(lambda: run("-c", "pass"), 9)
+    print(
+        json.dumps(
+            {
+                "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+                "python_alone_seconds": bare,
+                "import_seconds": round(seconds(lambda: run("-c", "import calc.cli"), 9) - bare, 4),
+                "cold_command_seconds": seconds(lambda: run("-m", "calc", *QUESTION), 9),
+                "estimates": estimates(),
+                "build_seconds": build(),
+                "estimators": estimators(),
+            },
+            indent=2,
         )
+    )
 
 
 if __name__ == "__main__":
