@@ -54,7 +54,8 @@ def model():
     with init_empty_weights():
         return AutoModelForCausalLM.from_config(AutoConfig.for_model(**json.loads(sys.argv[1])))
 def accelerate():
-    return sum(estimate_training_usage(calculate_maximum_sizes(model())[0], "float16").values()) // 8
+    # Its table names the largest of four figures, for one GPU.
+    return max(estimate_training_usage(calculate_maximum_sizes(model())[0], "float16").values()) // 8
 def deepspeed():
     # As its own `model_to_params`, which tells parameters apart by addresses that a meta tensor lacks.
     sizes = [sum(p.numel() for p in module.parameters(recurse=False)) for module in model().modules()]
