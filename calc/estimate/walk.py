@@ -140,8 +140,8 @@ class Walk:
         before = saved | (self.gathered_parameters() if self.deepspeed else self.around(self.count))
         # The cast weights live until the forward leaves autocast, checkpointed or not.
         again = sum(self.cast[k] for n, k in enumerate(self.order) if checkpointed(self.run.checkpointing, n))
-        early = head.gradient_early * self.unit * self.head_trains  # made with the loss
-        forward = {"logits and loss": head.forward * tokens, "head gradient": 2 * early}
+        early = head.gradient_early * self.made * self.head_trains  # made with the loss
+        forward = {"logits and loss": head.forward * tokens, "head gradient": early}
         loss = {"logits and loss": head.backward * tokens, "head gradient": early}
         weight = {
             "logits and loss": head.weight_work * tokens,

@@ -65,6 +65,19 @@ def test_other_architectures_and_settings(row: dict[str, Any]) -> None:
     assert found.peak.instant == row["peak_instant"] or found.peak.instant == "step"
 
 
+CHOSEN = [row for row in TRACKER["others"] if {"selective", "chunked"} & {*map(str, row["run"].values())}]
+
+
+@pytest.mark.parametrize("row", CHOSEN, ids=name)
+def test_every_instant_with_every_second_layer_recomputed_or_a_fused_loss(row: dict[str, Any]) -> None:
+    found = estimate(run_of(row["run"]))
+    assert found.phases
+    for phase in (*found.instants, found.phases["step"]):
+        # A fused loss takes a power of two of tokens at a time.
+        small = 0.005 if (phase.instant, row["run"].get("loss")) == ("head_fwd", "chunked") else 1e-4
+        assert phase.bytes == pytest.approx(row["peak_by_instant"][phase.instant], rel=small), phase.instant
+
+
 def test_every_run_is_recorded_and_no_other() -> None:
     assert [row["run"] for row in TRACKER["others"]] == list(runs())
 

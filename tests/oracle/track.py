@@ -98,6 +98,43 @@ def attend(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
 ATTEND = torch.nn.functional.scaled_dot_product_attention
 
 
+class FusedLoss(torch.autograd.Function):
+    """A stand-in for the fused linear cross-entropy of Liger Kernel 0.8.5, whose Triton kernel no CPU runs.
+
+    It allocates and keeps what that does: logits of a chunk of tokens, over which the kernel writes their
+    gradient, and both gradients, made in the forward.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Any, weight: Any) -> Any:
+        tokens, per_chunk = hidden.shape[0], -(-weight.shape[0] // hidden.shape[1])
+        chunk = 1 << (-(-tokens // per_chunk) - 1).bit_length()
+        grad_hidden, grad_weight = torch.zeros_like(hidden), torch.zeros_like(weight)
+        losses = hidden.new_zeros(tokens, dtype=FP32)
+        for part, grad in zip(hidden.split(chunk), grad_hidden.split(chunk), strict=True):
+            logits = part @ weight.t()
+            torch.mm(logits, weight, out=grad)
+            torch.addmm(grad_weight, logits.t(), part, out=grad_weight)
+            del logits
+        ctx.save_for_backward(grad_hidden, grad_weight)
+        return losses.sum()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return ctx.saved_tensors
+
+
+def fuse(model: Any) -> None:
+    """Let `model` compute its loss without its logits."""
+
+    def forward(input_ids: Any, labels: Any) -> Any:
+        hidden = model.model(input_ids=input_ids).last_hidden_state
+        loss = FusedLoss.apply(hidden.view(-1, hidden.shape[-1]), model.lm_head.weight)
+        return transformers.modeling_outputs.CausalLMOutput(loss=loss)
+
+    model.forward = forward
+
+
 def build(run: Mapping[str, Any], mesh: Any) -> tuple[Any, Any]:
     """The model, sharded where the run says so, and the module with its layers."""
     half = run["recipe"] == "pure-bf16" or run["base_dtype"] == "bf16"
@@ -114,8 +151,12 @@ def build(run: Mapping[str, Any], mesh: Any) -> tuple[Any, Any]:
         whole = peft.get_peft_model(model.requires_grad_(False), lora, autocast_adapter_dtype=fp32)
         if run["checkpointing"] == "full":
             whole.enable_input_require_grads()
-    if run["checkpointing"] == "full":
+    if run["checkpointing"] != "none":
         whole.gradient_checkpointing_enable({"use_reentrant": False})
+    for layer in model.model.layers[::2] if run["checkpointing"] == "selective" else ():
+        layer.gradient_checkpointing = False
+    if run["loss"] == "chunked":
+        fuse(model)
     if run["strategy"] == "fsdp2":
         mixed = run["recipe"] == "fsdp2-mixed"
         reduce = BF16 if run["reduce_dtype"] == "bf16" else FP32

@@ -21,6 +21,7 @@ DEFAULTS: Mapping[str, Any] = {
     "accumulation": 1,
     "checkpointing": "full",
     "attention": "sdpa",
+    "loss": "full",
     "step": "for-loop",
     "reduce_dtype": "",
     "wrap": "block",
@@ -99,6 +100,10 @@ def runs() -> Iterator[dict[str, Any]]:
     for recipe in ("pure-bf16", "fp32", "autocast"):
         for one in both:
             yield small | {"strategy": "single", "recipe": recipe} | one
+    long = {"seq_len": 8192}
+    for one in ({"strategy": "single", "recipe": "pure-bf16"}, {}, {"model": "llama-3.1-8b", "num_hidden_layers": 4}):
+        yield small | long | {"loss": "chunked"} | one
+        yield small | {"checkpointing": "selective"} | one
     for step in ("fused", "foreach"):
         yield small | {"strategy": "single", "recipe": "pure-bf16", "step": step, "accumulation": 2}
     eight = {"model": "llama-3.1-8b", "num_hidden_layers": 4, "lora_rank": 16}
