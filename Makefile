@@ -110,7 +110,11 @@ golden: .venv/test ## Keep what the executed blocks print now, and the published
 bench: .venv/node ## Measure the build, the command line and the estimates
 	@$(python) -m tests.bench
 
-.PHONY: fuzz
+.PHONY: coverage fuzz
+coverage: .venv/test ## Measure which branches of calc the tests take, and expect 98 %
+	@COVERAGE_FILE=.venv/coverage $(python) -m coverage run --branch --source=calc -m pytest -q --ignore=tests/pages
+	@COVERAGE_FILE=.venv/coverage $(python) -m coverage report --skip-covered --show-missing --fail-under=98
+
 fuzz: .venv/test ## Ask 100,000 hostile questions, and expect no traceback, hang or swelling
 	@$(python) -m tests.fuzz --count 100000 --seconds 3600
 

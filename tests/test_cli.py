@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from calc.cli import answer, main
+from calc.units import InputError
 
 
 def test_estimate_holds_the_right_values_of_70b_on_eight_gpus() -> None:
@@ -161,3 +162,36 @@ def test_what_a_terminal_cannot_write_is_escaped() -> None:
     code, out, err = shell("calc fit llama-3.1-8b", PYTHONIOENCODING="latin-1")
     assert (code, err) == (0, b"")
     assert b"\\u2013" in out
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (BrokenPipeError(), 0, ""),
+        (OSError(28, "No space left on device"), 2, "error: cannot print the answer: No space left on device\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+    ids=["broken pipe", "full disk", "interrupt"],
+)
+def test_what_ends_the_printing_is_no_traceback(
+    error: BaseException,
+    status: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def ends(argv: object) -> int:
+        raise error
+
+    monkeypatch.setattr("calc.cli._main", ends)
+    with (tmp_path / "out").open("w") as out:
+        monkeypatch.setattr("sys.stdout", out)
+        assert main([]) == status
+        print("lost")  # goes nowhere, and so does what was still to be flushed
+    assert capsys.readouterr().err == said
+
+
+def test_a_mark_asks_what_has_an_answer() -> None:
+    with pytest.raises(InputError, match=r"unknown question 'check'; .*allowed: params"):
+        answer(["check", "README.md"])
