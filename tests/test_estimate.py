@@ -151,7 +151,16 @@ def test_offload_moves_lines_to_the_host() -> None:
     params = LLAMA70.num_params  # all of them are on the one node
     assert off.host_per_node_bytes == 18 * params
     assert estimate(run("zero3", model=LLAMA70, offload="all")).host_per_node_bytes == 20 * params
-    assert estimate(run("zero2", model=LLAMA70, offload="optimizer")).host_per_node_bytes == 16 * params
+    # Before stage 3: updated weights in 16 bit, one gradient in transit on either side, and a sum of several.
+    two, largest = run("zero2", model=LLAMA70, offload="optimizer"), 128256 * 8192
+    assert estimate(two).host_per_node_bytes == 18 * params + 8 * 2 * largest
+    assert estimate(replace(two, accumulation=2)).host_per_node_bytes == 20 * params + 8 * 2 * largest
+    assert lines_of(estimate(two), "step")["offload buffer"] == 2 * largest
+    assert "offload buffer" not in lines_of(off, "step")
+    # NVMe: the GPU as with everything on the host, which keeps 16-bit gradients, 10⁹ weights and the buffers.
+    disk, group = estimate(run("zero3", model=LLAMA70, offload="nvme", load="gpu")), 10**9 + largest // 8
+    assert disk.phases == estimate(run("zero3", model=LLAMA70, offload="all", load="gpu")).phases
+    assert disk.host_per_node_bytes == 2 * params + 8 * (2 * 10**9 + 10**9 + (2 + 16) * group)
     assert estimate(run("fsdp2", model=LLAMA70, offload="all", load="gpu")).host_per_node_bytes == 16 * params
     paged = estimate(run("fsdp1", recipe="pure-bf16", optimizer="paged-adamw8bit", load="gpu"))
     assert "optimizer" not in lines_of(paged, "step")
@@ -273,6 +282,7 @@ def test_other_answers_to_questions() -> None:
         ({"offload": "optimizer"}, "offload 'optimizer' does not exist under strategy 'fsdp2'"),
         ({"strategy": "ddp", "offload": "all"}, "allowed: none"),
         ({"strategy": "zero2", "offload": "all"}, "allowed: none, optimizer"),
+        ({"offload": "nvme"}, "allowed: none, all"),
         ({"checkpointing": "ful"}, "unknown checkpointing 'ful'; did you mean 'full'?"),
         ({"strategy": "ddp", "wrap": "block+ends"}, "wrap is a setting of FSDP; strategy 'ddp' has none"),
         ({"strategy": "zero3", "no_sync": True}, "no_sync is a setting of FSDP; strategy 'zero3' has none"),

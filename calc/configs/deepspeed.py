@@ -70,16 +70,22 @@ def read(config: Mapping[str, Any], world_size: int, model: Model) -> tuple[dict
 
 
 def _offload(zero: Mapping[str, Any], stage: int) -> str:
-    found = {}
+    found, meant = [], {("none", "none"): "none", ("cpu", "none"): "optimizer"}
+    if stage == 3:
+        meant |= {("cpu", "cpu"): "all", ("nvme", "nvme"): "nvme"}
     for name in ("offload_optimizer", "offload_param"):
         device = _known(zero[name], f"zero_optimization.{name}").get("device", "") if zero.get(name) else "none"
-        if device not in ("none", "cpu"):
+        if device not in ("none", "cpu", "nvme"):
             why = f"device {str(device)[:20]!r}, which is not counted" if device else "no device"
-            raise InputError(f"zero_optimization.{name} has {why}; allowed: cpu, none")
-        found[name] = device == "cpu"
-    if found["offload_param"] and not (found["offload_optimizer"] and stage == 3):
-        raise InputError("zero_optimization.offload_param is counted with stage 3 and offload_optimizer, not without")
-    return "all" if found["offload_param"] else "optimizer" if found["offload_optimizer"] else "none"
+            raise InputError(f"zero_optimization.{name} has {why}; allowed: cpu, nvme, none")
+        found.append(device)
+    if tuple(found) not in meant:
+        counted = " or ".join(" and ".join(pair) for pair in meant)
+        raise InputError(
+            f"zero_optimization.offload_optimizer {found[0]} with offload_param {found[1]} is not counted in stage "
+            f"{stage}; counted: {counted}"
+        )
+    return meant[found[0], found[1]]
 
 
 def _sizes(zero: Mapping[str, Any], model: Model, names: tuple[str, ...], notes: list[str]) -> dict[str, int]:

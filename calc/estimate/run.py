@@ -26,7 +26,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "wrap": ("block", "block+ends"),
         "load": ("cpu", "gpu"),
         "save": ("sharded", "full"),
-        "offload": ("none", "optimizer", "all"),
+        "offload": ("none", "optimizer", "all", "nvme"),
         "base_dtype": BASE_DTYPES,
     }
 )
@@ -163,8 +163,9 @@ class Run:
         if self.offload == "none":
             return
         fsdp = self.strategy in FSDP
-        deepspeed = self.strategy in ("zero1", "zero2", "zero3") and self.recipe in ("zero", "deepspeed")
+        deepspeed = self.held == "deepspeed"
         allowed = ["none"] + ["optimizer"] * deepspeed + ["all"] * (fsdp or (deepspeed and stage == 3))
+        allowed += ["nvme"] * (deepspeed and stage == 3)
         if self.offload not in allowed:
             raise InputError(
                 f"offload {self.offload!r} does not exist under strategy {self.strategy!r} with recipe "
@@ -201,13 +202,13 @@ class Run:
 
     @property
     def offloaded(self) -> tuple[str, ...]:
-        """The ledger lines that live in host memory."""
+        """The ledger lines that live in host memory, or on NVMe."""
         if self.offload == "none":
             return ()
         if self.strategy in FSDP:
             return ("weights", "gradients", "optimizer")
         gradients = ("gradients",) if get_strategy(self.strategy).stage > 1 else ()
-        weights = ("weights",) if self.offload == "all" else ()
+        weights = ("weights",) if self.offload in ("all", "nvme") else ()
         return (*weights, "master", *gradients, "optimizer")
 
     @property

@@ -129,6 +129,8 @@ class Walk:
         found |= {"gradient buckets": buckets * (run.held != "megatron")}
         if self.deepspeed and self.stage == 3:
             found["reduce bucket"] = self.unit * run.reduce_bucket_size
+        elif self.deepspeed and run.offload != "none":  # where a gradient comes back to be added to
+            found["offload buffer"] = self.unit * max(t.numel for t in self.model.tensors if t.trainable)
         listed = ((name, size) for name, size in {**found, **lines}.items() if size)
         kinds = (Line(line=name, bytes=size, kind=_KINDS.get(name, "exact")) for name, size in listed)
         return Phase(instant=instant, lines=tuple(kinds))

@@ -135,23 +135,37 @@ def _host(run: Run, model: Model) -> int:
     """Bytes of host memory on one node: the largest of loading, training and saving.
 
     Formula: loading ranks × weights of the whole model, where each rank reads it to the CPU; training what is
-    offloaded (DeepSpeed 4 master + 4 gradients + optimizer, + 2 in stage 3, + 2 with the parameters, each over N),
-    and states of a paged optimizer; saving the whole model on one rank, for a full state dict.
-    Source: `stage3.py` and `stage_1_and_2.py` of DeepSpeed 0.19.8.
+    offloaded, and states of a paged optimizer; saving the whole model on one rank, for a full state dict.
     """
     ranks, optimizer = min(run.world_size, NODE), get_optimizer(run.optimizer)
     recipe, resident = get_recipe(run.held), 0
     if run.offload != "none" or optimizer.paged:
         found = max((_divided(run.local, part, run.held) for _, part in run.parts()), key=lambda kept: kept.total)
         away = {*run.offloaded, *(["optimizer"] if optimizer.paged else [])}
-        resident = sum(getattr(found, line) for line in away if line != "gradients" or run.held != "deepspeed")
+        resident = sum(getattr(found, line) for line in away)
         if run.held == "deepspeed" and run.offload != "none":
-            # Its CPU optimizer reads fp32 gradients, as large as the master copy; stage 3 keeps its 16-bit ones there.
-            resident += found.master + (found.master // 2 if run.strategy == "zero3" else 0)
+            resident = _deepspeed_host(run, found, max(t.numel for t in model.tensors if t.trainable))
     stored = 2 if run.lora_rank else recipe.itemsize("weights")
     whole: int = stored * run.model.num_params
     loading = ranks * whole if run.load == "cpu" else 0
     return max(loading, ranks * resident, whole if run.save == "full" else 0)
+
+
+def _deepspeed_host(run: Run, found: Kept, largest: int) -> int:
+    """Bytes of host memory that DeepSpeed's offload takes for one rank, of which `found` is all that it keeps.
+
+    Formula, n = its share of the elements: 4n master + states + 4n gradients for the CPU's optimizer + 2n, in stage 3
+    the 16-bit gradients, before it the updated weights, with one gradient in transit and 2n more where they
+    accumulate; 2n weights with `all`. With `nvme` 2n gradients stay, up to 10⁹ weights (`max_in_cpu`), five buffers of
+    10⁸ weights, and four of a sub-group in fp32, in which master, states and gradients pass through.
+    Source: `stage_1_and_2.py`, `stage3.py` and `swap_tensor` of DeepSpeed 0.19.8.
+    """
+    share = found.master // 4
+    if run.offload == "nvme":
+        group = min(share, run.sub_group_size + largest // run.ranks)
+        return 2 * share + 2 * min(share, 10**9) + 2 * group * (share > 10**9) + 2 * 5 * 10**8 + 4 * 4 * group
+    accumulated = 2 * largest + 2 * share * (run.accumulation > 1) if run.strategy != "zero3" else 0
+    return 10 * share + found.optimizer + found.weights * (run.offload == "all") + accumulated
 
 
 def _peak(run: Run, phases: Mapping[str, Phase]) -> Peak:
@@ -203,7 +217,10 @@ def _assumptions(run: Run, model: Model) -> tuple[str, ...]:
     if get_optimizer(run.optimizer).paged:
         lines.append("paged states are managed memory, which PyTorch does not count: they are in the host's bytes")
     if run.offload != "none":
-        lines.append(f"offloaded to the host: {', '.join(run.offloaded)}")
+        copies = "; DeepSpeed's optimizer there reads fp32 gradients, beside 16-bit ones or weights"
+        where = {"nvme": "NVMe, with 16-bit gradients, up to 10⁹ weights and buffers on the host"}.get(run.offload)
+        also = copies if run.held == "deepspeed" and not where else ""
+        lines.append(f"offloaded to {where or 'the host'}: {', '.join(run.offloaded)}{also}")
     return tuple(lines)
 
 

@@ -40,6 +40,10 @@ def _plain_estimate(answer: Mapping[str, Any]) -> str:
     total = answer["one_line_bytes"]
     formula = [[TITLES[line], number(amount), size(amount)] for line, amount in paper.items()]
     formula.append(["One-line total", number(total), size(total)])
+    instants = [(f"{name}: {p['instant']}", p["bytes"]) for name, p in (answer["phases"] or {}).items()]
+    if answer["host_per_node_bytes"]:
+        instants.append(("host memory per node", answer["host_per_node_bytes"]))
+    worst = [[name, number(amount), size(amount)] for name, amount in instants]
     return "\n".join(
         [
             f"{model['name']}: {model['params_total']:,} parameters on {run['world_size']:,} GPU(s); "
@@ -51,6 +55,7 @@ def _plain_estimate(answer: Mapping[str, Any]) -> str:
             "one-line formula per GPU",
             _columns(formula),
             "",
+            *(["worst instant of each phase per GPU, and the host at its worst", _columns(worst), ""] if worst else []),
             *(f"assumed: {line}" for line in answer["assumptions"]),
         ]
     )
