@@ -93,8 +93,9 @@ def test_lora_moves_gradients_of_adapters_alone_and_gathers_the_whole_base() -> 
     assert [c.num_bytes for c in gathers] == [2 * (PARAMS + adapters) * 7 // 8] * 2
 
 
-def test_a_four_bit_base_is_gathered_in_four_bits() -> None:
-    run = Run(model=LLAMA, world_size=8, strategy="fsdp2", lora_rank=16, base_dtype="nf4")
+@pytest.mark.parametrize("base_dtype", ["nf4", "nf4-double"])
+def test_a_four_bit_base_is_gathered_in_four_bits(base_dtype: str) -> None:
+    run = Run(model=LLAMA, world_size=8, strategy="fsdp2", lora_rank=16, base_dtype=base_dtype)
     norms = 80 * 2 * 8192
     packed, kept = PARAMS - ROOT - norms, ROOT + norms
     assert collectives(run)[0].num_bytes == (packed // 2 + 2 * kept + 2 * 207_093_760) * 7 // 8
