@@ -199,10 +199,18 @@ def _frozen_bytes(frozen: tuple[Tensor, ...], layout: str, world_size: int, dtyp
     if dtype in DTYPE_BYTES:
         return DTYPE_BYTES[dtype] * largest_share(frozen, layout, world_size, align)
     # Four elements are stored as one of `bnb_4bit_quant_storage` bf16.
-    small, double = [t for t in frozen if packed(t, dtype)], dtype == "nf4-double"
-    stored = [replace(t, shape=(ceil_div(t.numel, 4), 1)) if t in small else t for t in frozen]
-    scales = sum(t.count * (nf4_bytes(t.numel, double_quantised=double) - ceil_div(t.numel, 2)) for t in small)
-    return scales + 2 * largest_share(stored, layout, world_size, align)
+    stored = [replace(t, shape=(ceil_div(t.numel, 4), 1)) if packed(t, dtype) else t for t in frozen]
+    return scales(frozen, dtype) + 2 * largest_share(stored, layout, world_size, align)
+
+
+def scales(tensors: Iterable[Tensor], base_dtype: str) -> int:
+    """Bytes of an NF4 base beside its packed elements: on the GPU of every rank, whatever is divided or offloaded.
+
+    Source: `QuantState` of bitsandbytes, which is no part of the parameter that FSDP divides.
+    """
+    double = base_dtype == "nf4-double"
+    small = (t for t in tensors if packed(t, base_dtype))
+    return sum(t.count * (nf4_bytes(t.numel, double_quantised=double) - ceil_div(t.numel, 2)) for t in small)
 
 
 def pieces(

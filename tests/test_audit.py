@@ -16,6 +16,7 @@ from calc.audit.claims import Claim, Source, Way, claims, judge, judgements, tex
 from calc.audit.ledgers import ledgers
 from calc.sharding import STRATEGIES
 from calc.states import OPTIMIZERS, RECIPES
+from calc.tables import evidence
 from calc.units import UNITS, InputError, decimal, records
 
 VERDICTS = Path(__file__).parent / "verdicts.json"
@@ -45,6 +46,36 @@ def test_each_claim_has_its_pinned_verdict(claim: Claim) -> None:
 def test_no_verdict_is_pinned_twice_or_without_its_claim() -> None:
     assert PINNED.keys() == claims().keys()
     assert set(PINNED.values()) == set(audit.VERDICTS), "every verdict occurs"
+
+
+#: Whole amounts that somebody measured, with what they ran stated in full or nearly so.
+READINGS = (
+    *("pytorch-zero-model", "pytorch-zero-ddp", "pytorch-zero-step", "pytorch-vit-step", "torchao-adamw"),
+    *("torchao-8bit", "torchao-4bit", "torchtune-7b-sgd", "torchtune-389-sgd", "torchtune-389-adamw"),
+    *("torchtune-3b-baseline", "ms-swift-1.8b", "qwen-7b-zero3", "litgpt-7b-weights", "litgpt-70b-nf4"),
+    *("peft-70b-fsdp", "hf-fsdp-rank0", "bloom-checkpoint", "llmc-moment", "megatron-llm-falcon"),
+    *("llama-cookbook-7b", "lomo-adamw", "pytorch-124260-wrap", "ipex-646-resident", "fairscale-627-weights"),
+    *("megatron-fsdp-shard", "deepspeed-2899-load"),
+)
+#: The same, outside the band, with a word of what stands between.
+OUTSIDE = {
+    "litgpt-phi2": "gpus 2",  # its file says two devices, its table four
+    "peft-70b-qlora-offload": "reserved",
+    "lomo-lomo": "activations",
+}
+
+
+def test_what_others_measured_lies_inside_the_band_or_says_why_not() -> None:
+    inside = {found.claim.id for found in evidence.readings(inside=True)}
+    outside = {found.claim.id: evidence._said(found) for found in evidence.readings(inside=False)}
+    assert set(READINGS) <= inside
+    assert BY_ID["deepspeed-1680-ratio"].verdict == "exact"
+    for name, word in OUTSIDE.items():
+        assert word in outside[name]
+    assert all("Missing: " in why or "Right for " in why for why in outside.values())
+    assert f"Of {len(inside) + len(outside)} such readings {len(inside)} lie" in evidence.readings_count()
+    for each in (True, False):
+        assert evidence.readings_table(inside=each).count("\n") >= len(evidence.readings(inside=each))
 
 
 def test_no_claim_without_a_source_in_our_own_words_and_a_place() -> None:

@@ -182,6 +182,13 @@ def test_nf4_gathers_packed_weights_and_unpacks_one_matrix() -> None:
     assert lines_of(double, "forward+backward")["gathered layer"] == found["gathered layer"]
 
 
+def test_scales_of_nf4_stay_on_the_gpu_when_the_base_is_offloaded() -> None:
+    away = estimate(run("fsdp1", model=LLAMA70, lora_rank=16, base_dtype="nf4", recipe="pure-bf16", offload="all"))
+    matrices = LLAMA70.num_params - 2 * 128256 * 8192 - 161 * 8192
+    assert away.states.weights == matrices // 16 + 64 * 7 * 80
+    assert away.states.total == away.states.weights
+
+
 @pytest.mark.parametrize(("base", "bytes_per_element"), [("nf4", 0.5625), ("nf4-double", 0.515869)])
 def test_nf4_scales_are_fp32_unless_they_are_quantised_too(base: str, bytes_per_element: float) -> None:
     """bitsandbytes' default is single; a 70B base of linear layers and the 16-bit rest, to the byte."""

@@ -12,7 +12,7 @@ from calc.estimate.run import Run
 from calc.estimate.walk import Phase, Walk
 from calc.models import Model
 from calc.models.parts import only
-from calc.sharding import Kept, get_strategy, kept
+from calc.sharding import Kept, get_strategy, kept, scales
 from calc.states import get_optimizer, get_recipe
 
 #: Bytes beside what PyTorch allocates, least and most: CUDA context with cuBLAS (0.3 to 0.6 GB), and NCCL from two
@@ -115,7 +115,10 @@ def _rank(run: Run, stage: int, model: Model) -> tuple[Kept, Mapping[str, Phase]
 
 def _kept(run: Run, model: Model, recipe: str) -> Kept:
     """What stays on the GPU of what the recipe keeps."""
-    return replace(_divided(run, model, recipe), **dict.fromkeys(run.offloaded, 0))
+    gone = dict.fromkeys(run.offloaded, 0)
+    if "weights" in gone:
+        gone["weights"] = scales(model.tensors, run.base_dtype)
+    return replace(_divided(run, model, recipe), **gone)
 
 
 def _divided(run: Run, model: Model, recipe: str) -> Kept:

@@ -59,6 +59,26 @@ def _row(found: Judgement) -> list[str]:
     ]
 
 
+def readings(*, inside: bool) -> tuple[Judgement, ...]:
+    """Published measurements of whole amounts, no differences: those inside the band, or the others."""
+    found = (j for j in judgements() if j.claim.kind == "measured" and j.claim.unit in UNITS)
+    whole = (j for j in found if not (j.claim.minus or j.claim.per or j.claim.change or j.claim.limit))
+    return tuple(j for j in whole if inside == (j.verdict in ("exact", "rounds to")))
+
+
+def readings_table(*, inside: bool) -> str:
+    """What others read of real runs, beside what is computed; for those outside the band, why."""
+    cells = map(_row, readings(inside=inside))
+    heads = ["Measured by others", ">Read", ">Computed", ">Off by", "Ledger" if inside else "Why not"]
+    return markdown(heads, [[what, read, computed, off, said] for what, read, _, computed, off, said in cells])
+
+
+def readings_count() -> str:
+    """In one sentence: how many of the readings lie inside the band."""
+    found, others = len(readings(inside=True)), len(readings(inside=False))
+    return f"Of {found + others} such readings {found} lie inside the band; what the others lack stands with each."
+
+
 def _meaning(claim: Claim) -> str:
     if claim.limit:
         return "<br><small>the card</small>"
