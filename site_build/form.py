@@ -70,7 +70,7 @@ def form(parser: argparse.ArgumentParser) -> str:
         f"{_paste('config', 'Paste a config.json', 'Any architecture that calc counts, from its own file.')}"
         f"{config_file if has_file else ''}"
         '<p class="calc-buttons"><button type="button" class="md-button calc-share">Copy a link to this run</button>'
-        '<button type="reset" class="md-button">Start again</button></p>'
+        '<button type="reset" class="md-button">Start again</button><span class="calc-told" role="status"></span></p>'
         '<div class="calc-progress" role="status"></div>'
         "</form>"
         '<p class="calc-still">The form needs JavaScript. Without it, ask the command line, as shown below.</p>'

@@ -82,9 +82,13 @@ def test_a_change_loads_python_says_so_and_gives_a_link_that_another_reader_can_
     expect(page.locator("#calc-code-command")).to_contain_text("--strategy fsdp2")
     assert shown(page) == expected(page, MODEL, "--gpus=16", "--strategy=fsdp2")
     page.get_by_role("button", name="Copy a link").click()
-    expect(progress).to_have_text("Copied.")
+    expect(page.locator(".calc-told")).to_have_text("Copied.")
     link = page.evaluate("navigator.clipboard.readText()")
     assert link == page.url == address + PATH + f"?model={MODEL}&gpu={GPU}&gpus=16&strategy=fsdp2"
+
+    page.locator("#calc-code-command button").click()
+    command = page.evaluate("navigator.clipboard.readText()")
+    assert command == f"python -m calc estimate {MODEL} --gpus 16 --strategy fsdp2 --gpu {GPU}"
 
     page.get_by_role("button", name="Start again").click()
     assert page.url == address + PATH
@@ -142,6 +146,10 @@ def test_pasted_files_are_read_and_shared(page: Page, address: str, tmp_path: Pa
     page.get_by_role("link", name="16 GPUs").click()
     expect(verdict(page)).to_contain_text("on 16 × H100")
     expect(page.locator("#calc-code-command")).to_contain_text("estimate config.json --gpus 16")
+    page.locator("textarea[name=config]").fill(text + " " * 9000)
+    page.get_by_role("button", name="Copy a link").click()
+    expect(page.locator(".calc-told")).to_contain_text("too long for a link")
+    assert len(page.evaluate("navigator.clipboard.readText()")) < 300
 
 
 def test_back_forward_and_other_pages_keep_the_run(page: Page, address: str) -> None:

@@ -107,9 +107,9 @@ async function share({ target }) {
   const left = Object.keys(PASTED).some(name => page.form.elements[name]?.value && !url.searchParams.has(name))
   try {
     await navigator.clipboard.writeText(url.href)
-    told(left ? "Copied; the pasted file is too long for a link and is not in it." : "Copied.")
+    tell(left ? "Copied; the pasted file is too long for a link and is not in it." : "Copied.")
   } catch {
-    told("The browser does not let this page copy; the link is in the address bar.")
+    tell("The browser does not let this page copy; the link is in the address bar.")
   }
   target.focus()
 }
@@ -121,10 +121,11 @@ function ask() {
   const question = JSON.stringify(given)
   if (question === page.asked) return // leaving a field says again what typing in it said
   page.asked = question
+  tell("")
   if (!Object.keys(given).length) {
     next = undefined
     sent &&= { ...sent, stale: true }
-    told("")
+    loaded()
     return show(page.built)
   }
   const { model, ...options } = { ...page.usual, ...given }
@@ -170,7 +171,7 @@ function heard(data) {
   if (next) return send() // the reader has moved on
   answer.removeAttribute("aria-busy")
   if (stale || answer !== page.answer) return
-  told("")
+  loaded()
   if (data.error) refuse(data.error)
   else show(data.html)
 }
@@ -225,7 +226,7 @@ function made(name, properties, ...children) {
 function refuse(line) {
   const { answer } = page
   answer.removeAttribute("aria-busy")
-  told("")
+  loaded()
   say(line, "calc-error")
 }
 
@@ -236,8 +237,12 @@ function say(line, className = "") {
   while (verdict.nextSibling) verdict.nextSibling.remove()
 }
 
-function told(text) {
-  page.form.querySelector(".calc-progress").textContent = text
+function tell(text) {
+  page.form.querySelector(".calc-told").textContent = text
+}
+
+function loaded() {
+  page.form.querySelector(".calc-progress").replaceChildren()
 }
 
 function progress({ doing, share }) {
