@@ -195,3 +195,10 @@ def test_what_ends_the_printing_is_no_traceback(
 def test_a_mark_asks_what_has_an_answer() -> None:
     with pytest.raises(InputError, match=r"unknown question 'check'; .*allowed: params"):
         answer(["check", "README.md"])
+
+
+def test_the_text_says_the_peak_its_band_and_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", "llama-3.3-70b", "--gpus", "8", "--strategy", "fsdp2", "--gpu", "h100-sxm5-80gb"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "peak 154.6 GB in forward+backward (layers_bwd); a process needs 155.2 GB to 163.3 GB"
+    assert lines[2] == "verdict: does not fit"

@@ -44,10 +44,16 @@ def _plain_estimate(answer: Mapping[str, Any]) -> str:
     if answer["host_per_node_bytes"]:
         instants.append(("host memory per node", answer["host_per_node_bytes"]))
     worst = [[name, number(amount), size(amount)] for name, amount in instants]
+    peak, judged = answer["peak"], []
+    if peak:
+        band = f"{size(peak['low'])} to {size(peak['high'])}"
+        judged = [f"peak {size(peak['bytes'])} in {peak['phase']} ({peak['instant']}); a process needs {band}"]
+    judged += [f"verdict: {answer['verdict']}"] if answer.get("verdict") else []
     return "\n".join(
         [
             f"{model['name']}: {model['params_total']:,} parameters on {run['world_size']:,} GPU(s); "
             f"strategy {run['strategy']}, recipe {run['recipe']}, optimizer {run['optimizer']}",
+            *judged,
             "",
             "kept per GPU (largest rank)",
             _columns(rows),
