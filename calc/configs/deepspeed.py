@@ -95,7 +95,8 @@ def _sizes(zero: Mapping[str, Any], model: Model, names: tuple[str, ...], notes:
     for key in names:
         value = zero.get(key, defaults[key])
         value = buckets(model).get(key, 0) if value == "auto" else value
-        found[key] = whole(f"zero_optimization.{key}", int(value) if isinstance(value, float) else value, 0, 10**12)
+        value = int(value) if isinstance(value, float) and value.is_integer() else value  # 5e8 is one
+        found[key] = whole(f"zero_optimization.{key}", value, 0, 10**12)
         if key not in zero or zero[key] == "auto":
             notes.append(f"{key} {found[key]:,}: {'auto' if key in zero else 'DeepSpeed default'}")
     return found

@@ -10,6 +10,7 @@ import json
 import re
 from argparse import Action
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -62,7 +63,7 @@ def near(random: Random, record: Mapping[str, Any]) -> dict[str, Any]:
         if random.random() < 0.2:
             place.pop(key, None)
         else:
-            place[key] = random.choice(HOSTILE if random.random() < 0.6 else (1, 2, 3, 8, 64, True, None))
+            place[key] = deepcopy(random.choice(HOSTILE if random.random() < 0.6 else (1, 2, 3, 8, 64, True, None)))
     return found
 
 
@@ -123,7 +124,9 @@ def deepspeed(random: Random, folder: Path) -> list[str]:
         place = config
         for name in filter(None, section.split(".")):
             place = place.setdefault(name, {}) if isinstance(place.get(name, {}), dict) else {}
-        place[random.choice(sections[section])] = random.choice((*HOSTILE, 5e8, 10**9, "cpu", {"device": "cpu"}))
+        place[random.choice(sections[section])] = deepcopy(
+            random.choice((*HOSTILE, 5e8, 10**9, "cpu", {"device": "cpu"}))
+        )
     (folder / "ds.json").write_bytes(torn(random, as_json(near(random, config))))
     return [*run(random, "llama-3.1-8b", "estimate"), "--config-file", str(folder / "ds.json")]
 
