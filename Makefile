@@ -122,6 +122,10 @@ fuzz: .venv/test ## Ask 100,000 hostile questions, and expect no traceback, hang
 properdocs: .venv/properdocs ## Build the same site with ProperDocs and compare every number
 	@$(python) -m tests.properdocs
 
+.PHONY: social
+social: .venv/browser ## Draw the picture that other sites show beside a link
+	@$(python) -m site_build.social
+
 .PHONY: test-planted test-browser verify verify-quick
 test-planted: .venv/test ## Plant faults in a scratch copy and expect the alarm
 	@$(python) -m pytest -q -m planted
