@@ -1,9 +1,15 @@
 """What a reader does on a page: search it, sort its tables, take them along, print it."""
 
+import gzip
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 pytestmark = pytest.mark.browser
+
+#: The promise holds for every page; the calculator's Python comes with a reader's first change.
+MOST_BYTES = 150_000
 
 #: What people type, and the page that is to be among the first three.
 SEARCHES = {
@@ -14,6 +20,20 @@ SEARCHES = {
     "nvidia-smi": "how-it-works/why-nvidia-smi-shows-more/",
     "QLoRA": "how-to/lora-and-qlora-memory/",
 }
+
+
+def test_a_page_costs_a_reader_what_is_promised(browser: Browser, site: Path, address: str) -> None:
+    """All that is transferred until nothing more is asked for, as a server that compresses would send it."""
+    heavy = {}
+    for path in site.rglob("index.html"):
+        name = str(path.parent.relative_to(site)).removeprefix(".")
+        page, sizes = browser.new_page(), []
+        page.on("response", lambda response, sizes=sizes: sizes.append(len(gzip.compress(response.body(), 9))))
+        page.goto(address + name, wait_until="networkidle")
+        if sum(sizes) > MOST_BYTES:
+            heavy[name] = sum(sizes)
+        page.close()
+    assert heavy == {}
 
 
 @pytest.mark.parametrize("typed", SEARCHES)
