@@ -14,6 +14,7 @@ from calc.communication import Collective, collectives, flops_per_token, waits
 from calc.estimate import Run
 from calc.gpus import get
 from calc.models import load
+from calc.tables import communication
 from calc.units import InputError
 
 LLAMA = load("llama-3.3-70b")
@@ -160,3 +161,10 @@ def test_the_command_line_gives_the_same_numbers() -> None:
     links = {row["link"]: row for row in found["links"]}
     assert links["ethernet-10"]["bytes"] == found["between_nodes_bytes"] == 6 * PARAMS // 2
     assert round(links["ethernet-10"]["utilisation"] * 100, 1) == 0.7
+
+
+def test_the_bars_are_the_volumes() -> None:
+    figure = communication.volume_bars(LLAMA, 8, "Sent")
+    assert "DDP · 246.9 GB · 1.00 × DDP" in figure
+    assert "ZeRO-3 · 370.4 GB · 1.50 × DDP" in figure
+    assert "FSDP2, reduced in fp32 · 490.2 GB · 1.99 × DDP" in figure

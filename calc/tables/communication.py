@@ -14,28 +14,47 @@ from calc.fit import Verdict, verdict
 from calc.gpus import Gpu
 from calc.models import Model
 from calc.sharding import get_strategy
+from calc.tables.figures import bars
 from calc.tables.memory import strategy_title
 from calc.tables.text import markdown, number, size
 from calc.units import decimal
 
 
-def volume_table(model: Model, world_size: int, micro_steps: int = 8) -> str:
-    """What each strategy sends per GPU in an optimizer step of one and of several micro-steps, beside DDP."""
+def _ways(model: Model, world_size: int) -> dict[str, Run]:
+    """The runs that are compared, by title."""
     named = [Run(model=model, world_size=world_size, strategy=name) for name in ("ddp", "zero1", "zero2", "zero3")]
     bf16 = Run(model=model, world_size=world_size, strategy="fsdp2", reduce_dtype="bf16")
-    runs = {strategy_title(run): run for run in named} | {
+    return {strategy_title(run): run for run in named} | {
         "FSDP2, reduced in bf16": bf16,
         "FSDP2, reduced in fp32": replace(bf16, reduce_dtype="fp32"),
         "FSDP2, bf16, `reshard_after_forward=False`": replace(bf16, reshard_after_forward=False),
     }
+
+
+def volume_table(model: Model, world_size: int, micro_steps: int = 8) -> str:
+    """What each strategy sends per GPU in an optimizer step of one and of several micro-steps, beside DDP."""
     rows, first = [], 0
-    for title, run in runs.items():
+    for title, run in _ways(model, world_size).items():
         one, many = (
             sum(c.num_bytes for c in collectives(replace(run, accumulation=count))) for count in (1, micro_steps)
         )
         first = first or one
         rows.append([title, size(one), _times(one, first), size(many), _times(many, first)])
     return markdown(["Strategy", ">1 micro-step", ">Against DDP", f">{micro_steps} micro-steps", ">Against DDP"], rows)
+
+
+def volume_bars(model: Model, world_size: int, title: str) -> str:
+    """What each strategy sends per GPU in a step of one micro-step, as bars of weights and gradients."""
+    rows: dict[str, dict[str, int]] = {}
+    for name, run in _ways(model, world_size).items():
+        parts = dict.fromkeys(("gradients", "weights"), 0)
+        for sent in collectives(run):
+            parts["gradients" if "gradients" in sent.what else "weights"] += sent.num_bytes
+        rows[name.replace("bf16, `reshard_after_forward=False`", "left gathered")] = parts
+    first = sum(next(iter(rows.values())).values())
+    notes = {name: f"{_times(sum(parts.values()), first)} DDP" for name, parts in rows.items()}
+    told = "; ".join(f"{name} {size(sum(parts.values()))}" for name, parts in rows.items())
+    return bars(rows, 0, "", title, f"Sent per GPU: {told}.", notes=notes)
 
 
 def _times(part: int, whole: int) -> str:
