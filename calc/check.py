@@ -62,7 +62,7 @@ _OPEN = re.compile(
 _TABLE_ROW = re.compile(r"[ \t>]{0,80}\|")
 _CLOSERS = {"<!--": "-->"} | {f"<{tag}": f"</{tag}>" for tag in ("math", "style", "script", "pre", "code")}
 _SEGMENT = re.compile(r"\.?(?P<key>[^.\[\]=\s]+)|\[(?P<by>[\w-]+)=(?P<value>[^\[\]=]+)\]")
-_OPTION = re.compile(r"(?:(?P<key>[a-z][a-z-]*)=)?(?P<value>\w[\w.+-]*(?:[/,]\w[\w.+-]*)*)")
+_OPTION = re.compile(r"(?:(?P<key>[a-z][a-z0-9-]*)=)?(?P<value>\w[\w.+-]*(?:[/,]\w[\w.+-]*)*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

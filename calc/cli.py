@@ -245,6 +245,7 @@ def estimate_json(found: Estimate) -> dict[str, object]:
         "one_line": {f.name: getattr(found.one_line, f.name) for f in fields(found.one_line)},
         "one_line_bytes": found.one_line.total,
         "phases": found.phases and {name: _phase(phase) for name, phase in found.phases.items()},
+        "instants": [_phase(phase) for phase in found.instants],
         "peak": found.peak and {f.name: getattr(found.peak, f.name) for f in fields(found.peak)},
         "host_per_node_bytes": found.host_per_node_bytes,
         "assumptions": list(found.assumptions),

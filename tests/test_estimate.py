@@ -238,42 +238,7 @@ def test_measured_lora_of_70b_on_eight_gpus() -> None:
     assert found.low <= 72 * GB <= found.high
 
 
-@pytest.mark.parametrize(
-    ("settings", "question", "value", "unit"),
-    [
-        ({"model": LLAMA70}, "torchtune 987, fp32 master", 131.4, GIB),
-        ({"model": LLAMA70, "recipe": "pure-bf16"}, "torchtune 987, pure bf16", 65.7, GIB),
-        ({"model": LLAMA2, "strategy": "fsdp1"}, "llama-cookbook 100, eight", 12.6, GIB),
-        ({"model": LLAMA2, "strategy": "fsdp1", "world_size": 4}, "llama-cookbook 100, four", 25.1, GIB),
-        ({"model": LLAMA2_70, "strategy": "fsdp1", "world_size": 16, "recipe": "pure-bf16"}, "cookbook 120", 32.1, GIB),
-        ({"model": LLAMA2, "strategy": "single"}, "stanford_alpaca 220, 16 bytes", 100.4, GIB),
-        ({"model": LLAMA2, "strategy": "single", "recipe": "pure-bf16"}, "stanford_alpaca 220, 8 bytes", 50.2, GIB),
-        ({"model": load("qwen2.5-32b"), "world_size": 16}, "s1 25", 32.8, GB),
-        ({"model": load("llama-2-13b-hf"), "strategy": "fsdp1"}, "llama-cookbook 25", 24.2, GIB),
-        ({"model": load("mixtral-8x7b-v0.1"), "strategy": "zero3"}, "LLaMA-Factory 2518", 87.0, GIB),
-    ],
-)
-def test_states_that_people_asked_about(settings: dict[str, Any], question: str, value: float, unit: int) -> None:
-    assert round(estimate(run(**settings)).states.total / unit, 1) == value, question
-
-
-def test_other_answers_to_questions() -> None:
-    # llama-cookbook 100: the constructor moves the whole fp32 module to the card before it divides it.
-    assert (
-        round(lines_of(estimate(run("fsdp1", model=LLAMA2, load="gpu")), "load")["weights before sharding"] / GIB, 1)
-        == 25.1
-    )
-    # transformers 25107: eight ranks that each load a 70B model in fp32.
-    assert estimate(run("fsdp2", model=load("70B"))).host_per_node_bytes == 2240 * GB
-    # bitsandbytes 1252: logits of 8,192 tokens, and one rank's copy of the checkpoint.
-    long = estimate(run("fsdp1", world_size=4, lora_rank=16, base_dtype="nf4", seq_len=8192))
-    forward = next(phase for phase in long.instants if phase.instant == "head_fwd")
-    logits = next(line.bytes for line in forward.lines if line.line == "logits and loss")
-    assert round(logits / GB, 1) == 10.5
-    assert long.host_per_node_bytes == 4 * 2 * LLAMA8.num_params
-    # axolotl 1522: adapters of rank 32 on every linear layer of a 70B.
-    assert estimate(run("fsdp1", 2, LLAMA2_70, lora_rank=32, base_dtype="nf4")).model.num_trainable == 414_187_520
-    # verl 7711: without a sync FSDP2 accumulates whole fp32 gradients.
+def test_without_a_sync_whole_gradients_are_kept() -> None:
     kept = lines_of(estimate(run(accumulation=2, no_sync=True, seq_len=8192)), "forward+backward")
     assert kept["gradients accumulated whole"] == 4 * LLAMA8.num_params
 
