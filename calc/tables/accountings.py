@@ -10,6 +10,7 @@ from calc.estimate import Run, estimate
 from calc.models import Model
 from calc.sharding import STRATEGIES, get_strategy, kept
 from calc.states import OPTIMIZERS, RECIPES, get_recipe, state_bytes
+from calc.tables.memory import undivided
 from calc.tables.text import LINES, TITLES, markdown, number, per_param, short, size
 from calc.units import ceil_div, decimal, records
 
@@ -47,11 +48,12 @@ def parts_table(model: Model, count: int) -> str:
     stacks = {"DeepSpeed ZeRO-1": "zero1", "DeepSpeed ZeRO-2": "zero2", "DeepSpeed ZeRO-3": "zero3"}
     rows = []
     for title, strategy in {**stacks, whole: "fsdp2", "FSDP, fully sharded": "fsdp2"}.items():
-        states = estimate(Run(model=model, world_size=count, strategy=strategy)).states
-        gathered = 2 * model.num_params if title == whole else 0
+        run = Run(model=model, world_size=count, strategy=strategy)
+        states, gathered = estimate(run).states, 2 * model.num_params if title == whole else 0
         parts = [*(getattr(states, line) for line in LINES), gathered, states.total + gathered]
-        rows.append([title, *(per_param(part, model.num_params) if part else "–" for part in parts)])
-    return markdown(["Run", *_HEADS, ">Gathered weights", ">Total"], rows)
+        cells = [per_param(part, model.num_params) if part else "–" for part in (*parts, undivided(run) + gathered)]
+        rows.append([title, *cells])
+    return markdown(["Run", *_HEADS, ">Gathered weights", ">Total", ">Does not shrink with N"], rows)
 
 
 def growth_table(model: Model, counts: Sequence[int]) -> str:

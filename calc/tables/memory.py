@@ -50,11 +50,18 @@ def by_strategy(runs: Iterable[Run], gpu: gpus.Gpu) -> str:
                 strategy_title(run),
                 *(size(getattr(kept, line)) for line in LINES),
                 f"**{size(kept.total)}**",
+                size(undivided(run)),
                 over(kept.total, gpu.visible_bytes),
             ]
         )
-    heads = [f">{TITLES[line]}" for line in LINES]
-    return markdown(["Run", *heads, ">States per GPU", f">Against {size(gpu.visible_bytes, 'GB', 2)}"], rows)
+    heads = (*(f">{TITLES[line]}" for line in LINES), ">States per GPU", ">Does not shrink with N")
+    return markdown(["Run", *heads, f">Against {size(gpu.visible_bytes, 'GB', 2)}"], rows)
+
+
+def undivided(run: Run) -> int:
+    """Bytes of the lines that are as large on twice as many GPUs."""
+    few, many = (estimate(replace(run, world_size=count * run.world_size)).states for count in (1, 2))
+    return sum(getattr(few, line) for line in LINES if getattr(few, line) == getattr(many, line))
 
 
 def strategy_title(run: Run) -> str:
@@ -131,9 +138,9 @@ def state_bars(runs: Iterable[Run], gpu: gpus.Gpu, title: str) -> str:
     """The states of several runs as stacked bars against one card, what each keeps whole underlined."""
     rows, whole, limit = {}, {}, gpu.visible_bytes or gpu.label_bytes
     for run in runs:
-        kept, undivided = (estimate(replace(run, strategy=name)).states for name in (run.strategy, "ddp"))
-        rows[strategy_title(run)] = parts = {line: getattr(kept, line) for line in _WHOLE_FIRST}
-        whole[strategy_title(run)] = sum(n for line, n in parts.items() if n == getattr(undivided, line))
+        kept = estimate(run).states
+        rows[strategy_title(run)] = {line: getattr(kept, line) for line in _WHOLE_FIRST}
+        whole[strategy_title(run)] = undivided(run)
     totals = {name: sum(parts.values()) for name, parts in rows.items()}
     told = "; ".join(
         f"{name} {size(total)}, of it whole on every GPU {size(whole[name])}" for name, total in totals.items()
