@@ -7,25 +7,16 @@ an all-reduce is both, one after the other. No algorithm without arithmetic in t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from types import MappingProxyType
+from math import ceil
 
 from calc.estimate import FSDP, Run
 from calc.gpus import Gpu
 from calc.models import Tensor
 from calc.sharding import get_strategy, largest_share, packed, units
-from calc.units import DTYPE_BYTES, InputError, ceil_div, whole
-
-#: Networks by name: title, bytes per second each way, and whether each GPU has an adapter or a node has one.
-NETWORKS: Mapping[str, tuple[str, int, bool]] = MappingProxyType(
-    {
-        "infiniband-400": ("InfiniBand, 400 Gb/s per GPU", 50_000_000_000, True),
-        "ethernet-100": ("Ethernet, 100 Gb/s per node", 12_500_000_000, False),
-        "ethernet-10": ("Ethernet, 10 Gb/s per node", 1_250_000_000, False),
-    }
-)
+from calc.units import DTYPE_BYTES, InputError, ceil_div, records, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +173,7 @@ def flops_per_token(run: Run) -> int:
     >>> flops_per_token(Run(model=load("70B"), world_size=8))
     560000000000
     """
-    model = run.trained
-    active = model.num_active
+    model, active = run.trained, run.trained.num_active
     again = {"full": 2, "selective": 1}.get(run.checkpointing, 0)
     return (4 + again) * active + 2 * min(active, model.num_trainable)
 
@@ -205,33 +195,35 @@ def waits(run: Run, found: Iterable[Collective], gpu: Gpu, *, mfu_percent: int =
     whole("mfu_percent", mfu_percent, 1, 100)
     if not gpu.bf16_dense_tflops:
         raise InputError(f"no bf16 rate is known for {gpu.name!r}: name another card")
-    found = tuple(found)
-    node = node_gpus(gpu)
-    total, between = sum(c.num_bytes for c in found), sum(c.between_nodes(node) for c in found)
-    rate = Fraction(str(gpu.bf16_dense_tflops)) * 10**12 * mfu_percent / 100
-    per_token = flops_per_token(run) * run.accumulation / rate
-    inside = total - between // node
-    rows = [
-        (name, title, inside, Fraction(str(speed)) * 10**9)
-        for name, title, speed in (
-            ("nvlink", gpu.link or "", gpu.link_gb_s_each_way),
-            ("pcie", "PCIe", gpu.pcie_gb_s_each_way),
-        )
-        if speed
+    found, node = tuple(found), node_gpus(gpu)
+    between = sum(c.between_nodes(node) for c in found)
+    inside = sum(c.num_bytes for c in found) - between // node
+    per_token = flops_per_token(run) * run.accumulation / (_rate(gpu.bf16_dense_tflops) * 10 * mfu_percent)
+    links = [
+        ("nvlink", gpu.link or "", inside, gpu.link_gb_s_each_way),
+        ("pcie", "PCIe", inside, gpu.pcie_gb_s_each_way),
     ]
     if run.world_size > node:
-        rows += [
-            (name, title, between, Fraction(speed * (node if each_gpu else 1)))
-            for name, (title, speed, each_gpu) in NETWORKS.items()
-        ]
-    return tuple(
-        Wait(
-            link=name,
-            title=title,
-            num_bytes=num_bytes,
-            seconds=num_bytes / speed,
-            compute_seconds=per_token * run.tokens,
-            break_even_tokens=-(-(num_bytes / speed) // per_token),
-        )
-        for name, title, num_bytes, speed in rows
-    )
+        for network in records("networks"):
+            speed = network["gb_s_each_way"] * (node if network["per_gpu"] else 1)
+            links.append((network["name"], network["title"], between, speed))
+    done = []
+    for link, title, num_bytes, gb_s in links:
+        if gb_s:
+            seconds = num_bytes / _rate(gb_s)
+            tokens, computing = ceil(seconds / per_token), per_token * run.tokens
+            wait = Wait(
+                link=link,
+                title=title,
+                num_bytes=num_bytes,
+                seconds=seconds,
+                compute_seconds=computing,
+                break_even_tokens=tokens,
+            )
+            done.append(wait)
+    return tuple(done)
+
+
+def _rate(giga: float) -> Fraction:
+    """Units per second, exactly as many as a data sheet prints in units of 10⁹."""
+    return Fraction(str(giga)) * 10**9

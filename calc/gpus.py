@@ -94,17 +94,12 @@ def _slug(name: str) -> str:
 @cache
 def known() -> Mapping[str, Gpu]:
     """Every known accelerator by its slug, in the order of the data file."""
-    gpus = (
-        Gpu(
-            **{
-                **record,
-                "confidence": MappingProxyType(record["confidence"]),
-                "sources": tuple(record["sources"]),
-            }
-        )
-        for record in records("gpus")
-    )
-    return MappingProxyType({gpu.slug: gpu for gpu in gpus})
+    found = {}
+    for record in records("gpus"):
+        record |= {"confidence": MappingProxyType(record["confidence"]), "sources": tuple(record["sources"])}
+        gpu = Gpu(**record)
+        found[gpu.slug] = gpu
+    return MappingProxyType(found)
 
 
 @cache

@@ -15,7 +15,7 @@ from calc.estimate import Estimate, Run
 from calc.models import Model
 from calc.sharding import get_strategy, layout_of, pieces
 from calc.states import get_optimizer, get_recipe, state_bytes
-from calc.units import UNITS, InputError, ceil_div, records, text
+from calc.units import DTYPE_BYTES, UNITS, InputError, ceil_div, records, text
 
 MIB = UNITS["MiB"]
 #: A request up to here is any tensor up to 10 MiB.
@@ -110,14 +110,13 @@ def candidates(message: Message, found: Estimate) -> tuple[Candidate, ...]:
     levers = {record["word"]: record["lever"] for record in records("oom-levers")}
     near: dict[tuple[str, int], Candidate] = {}
     for line, phase, amount in (requests if message.requested else _sums)(found) if wanted > SMALL_BYTES else ():
+        off, lever = amount - wanted, ""
         exact = abs((segment(amount) if message.requested else amount) - wanted) <= message.precision
-        if exact or 100 * abs(amount - wanted) <= NEAR_PERCENT * wanted:
-            lever = levers.get(line) or next(lever for word, lever in levers.items() if word in line)
-            lever = lever if message.requested else ""
-            near.setdefault(
-                (line, amount),
-                Candidate(line=line, phase=phase, bytes=amount, off_by=amount - wanted, exact=exact, lever=lever),
-            )
+        if exact or 100 * abs(off) <= NEAR_PERCENT * wanted:
+            if message.requested:
+                lever = levers.get(line) or next(lever for word, lever in levers.items() if word in line)
+            named = Candidate(line=line, phase=phase, bytes=amount, off_by=off, exact=exact, lever=lever)
+            near.setdefault((line, amount), named)
     return tuple(sorted(near.values(), key=lambda c: (not c.exact, abs(c.off_by))))[:MAX_CANDIDATES]
 
 
@@ -154,14 +153,10 @@ def _tensors(run: Run, model: Model, step: str) -> Iterator[tuple[str, str, int]
         if tensor.trainable:
             yield f"whole gradient of {tensor.name}", step, made * tensor.numel
     square = run.seq_len * run.tokens if run.attention == "eager" else 0
-    for name, field, count in (
-        ("hidden states", "hidden_size", run.tokens),
-        ("MLP intermediate", "intermediate_size", run.tokens),
-        ("logits", "vocab_size", run.tokens),
-        ("attention scores", "num_attention_heads", square),
-    ):
-        width = model.config.get(field)
-        for dtype, itemsize in (("bf16", 2), ("fp32", 4)):
+    widths = {"hidden states": "hidden_size", "MLP intermediate": "intermediate_size", "logits": "vocab_size"}
+    for name, field in {**widths, "attention scores": "num_attention_heads"}.items():
+        count, width = square if name == "attention scores" else run.tokens, model.config.get(field)
+        for dtype, itemsize in DTYPE_BYTES.items():
             yield f"{name} in {dtype}", step, itemsize * count * (width if isinstance(width, int) else 0)
 
 

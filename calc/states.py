@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 
-from calc.units import DTYPE_BYTES, InputError, ceil_div, records, unknown
+from calc.units import DTYPE_BYTES, InputError, ceil_div, named, records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,24 +98,20 @@ OPTIMIZERS: Mapping[str, Optimizer] = MappingProxyType(
 
 def get_recipe(name: str) -> Recipe:
     """The recipe of that name; raises `InputError` with the nearest known one."""
-    if name not in RECIPES:
-        raise unknown("recipe", name, RECIPES)
-    return RECIPES[name]
+    return named("recipe", name, RECIPES)
 
 
 def get_optimizer(name: str) -> Optimizer:
     """The optimizer of that name; raises `InputError` with the nearest known one."""
-    if name not in OPTIMIZERS:
-        raise unknown("optimizer", name, OPTIMIZERS)
-    return OPTIMIZERS[name]
+    return named("optimizer", name, OPTIMIZERS)
 
 
 def state_bytes(optimizer: Optimizer, shape: tuple[int, ...], state_dtype: str, *, kind: str = "linear") -> int:
     """Bytes of optimizer state for one tensor (or the local shard) of `shape`.
 
     Formula, n = elements: plain states·n·itemsize; bitsandbytes 8-bit: states·(n +
-    4·⌈n/256⌉), and 4·states·n below 4,096 elements; bitsandbytes 32-bit 4·states·n; torchao 8-bit: 2·(n + 4n/256 + 1,024)
-    where n ≥ 4,096 is a multiple of 256, torchao 4-bit: 2·(n/2 + 4n/128 + 64) where n ≥ 4,096 is
+    4·⌈n/256⌉), and 4·states·n below 4,096 elements; bitsandbytes 32-bit 4·states·n; torchao 8-bit:
+    2·(n + 4n/256 + 1,024) where n ≥ 4,096 is a multiple of 256, torchao 4-bit: 2·(n/2 + 4n/128 + 64) where n ≥ 4,096 is
     a multiple of 128, else two states in the parameter's dtype; Adafactor: rows + columns of a matrix,
     n of a vector (Transformers' in fp32); Muon: one state for a matrix, AdamW's two for the rest.
     Source: the libraries' own state tensors, measured (Verification page).
@@ -129,11 +125,10 @@ def state_bytes(optimizer: Optimizer, shape: tuple[int, ...], state_dtype: str, 
     if numel == 0:
         return 0
     rule = optimizer.rule
-    if rule == "bnb8-trainer" and kind == "embedding":
+    blocks = rule.startswith("bnb8") and numel >= 4096 and not (rule == "bnb8-trainer" and kind == "embedding")
+    if rule == "fp32" or (rule.startswith("bnb8") and not blocks):
         return 4 * count * numel
-    if rule.startswith("bnb8"):
-        if numel < 4096:
-            return 4 * count * numel
+    if blocks:
         return count * (numel + 4 * ceil_div(numel, 256))
     if rule == "torchao8" and numel >= 4096 and numel % 256 == 0:
         return count * (numel + 4 * (numel // 256) + 1024)
@@ -142,8 +137,6 @@ def state_bytes(optimizer: Optimizer, shape: tuple[int, ...], state_dtype: str, 
     if rule.startswith("adafactor"):
         itemsize = 4 if rule == "adafactor-fp32" else itemsize
         return itemsize * (numel if len(shape) < 2 else numel // shape[-1] + numel // shape[-2])
-    if rule == "fp32":
-        return 4 * count * numel
     if rule == "muon" and not is_muon(shape, kind):
         return 2 * numel * itemsize
     return count * numel * itemsize

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from importlib import resources
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
+
+Entry = TypeVar("Entry")
 
 #: Bytes in one unit. Decimal units for payloads and card labels, binary ones for allocators.
 UNITS: Mapping[str, int] = MappingProxyType(
@@ -42,6 +44,17 @@ def unknown(field: str, value: object, allowed: Iterable[str]) -> InputError:
     near = difflib.get_close_matches(str(value).lower(), names, n=1)
     hint = f" did you mean {near[0]!r}?" if near else ""
     return InputError(f"unknown {field} {str(value)[:80]!r};{hint} allowed: {', '.join(names)}")
+
+
+def named(field: str, name: str, known: Mapping[str, Entry]) -> Entry:
+    """The entry of `known` under `name`; raises the `InputError` of `unknown`.
+
+    >>> named("unit", "GiB", UNITS)
+    1073741824
+    """
+    if name not in known:
+        raise unknown(field, name, known)
+    return known[name]
 
 
 def whole(field: str, value: object, low: int = 1, high: int = 10**9) -> int:
@@ -79,9 +92,7 @@ def text(num_bytes: int, unit: str = "GB", decimals: int = 1) -> str:
     >>> text(85_028_896_768, "GiB", 2)
     '79.19 GiB'
     """
-    if unit not in UNITS:
-        raise unknown("unit", unit, UNITS)
-    return f"{decimal(Fraction(num_bytes, UNITS[unit]), decimals)} {unit}"
+    return f"{decimal(Fraction(num_bytes, named('unit', unit, UNITS)), decimals)} {unit}"
 
 
 def decimal(value: Fraction | int, decimals: int) -> str:

@@ -14,8 +14,9 @@ ROOMS = ["units", "models", "gpus", "states", "sharding", "activations", "estima
 ROOMS += ["configs", "oom", "audit", "tables", "check", "cli"]
 #: Only the standard library, so that the same files run in a browser.
 OUTSIDE = {
-    "argparse", "ast", "bisect", "collections", "dataclasses", "difflib", "enum", "fractions", "functools", "heapq", "html",
-    "importlib", "io", "itertools", "json", "math", "os", "pathlib", "re", "stat", "sys", "tempfile", "types", "typing",
+    "argparse", "ast", "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum", "fractions",
+    "functools", "heapq", "html", "importlib", "io", "itertools", "json", "math", "os", "pathlib", "re", "stat", "sys",
+    "tempfile", "types", "typing",
 }  # fmt: skip
 
 
@@ -64,9 +65,9 @@ def size_of(*rooms: str) -> int:
 
 
 def test_calc_stays_small() -> None:
-    """The arithmetic under 3,000 lines of code; what shows it, checks prose and reads argv under 1,700."""
+    """The arithmetic under 3,000 lines of code; what shows it, checks prose and reads argv under 1,900."""
     assert size_of(*ROOMS[: ROOMS.index("tables")]) < 3000
-    assert size_of(*ROOMS[ROOMS.index("tables") :]) < 1700
+    assert size_of(*ROOMS[ROOMS.index("tables") :]) < 1900
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(CALC)))

@@ -40,7 +40,9 @@ def test_decimal_puts_separators_and_rounds_half_away() -> None:
     assert decimal(ceil_div(5, 2), 2) == "3.00"
 
 
-@pytest.mark.parametrize("value", [0, -1, 2.0, "8", True, None, float("nan"), 10**10, pytest.param(10**5000, id="5001 digits")])
+@pytest.mark.parametrize(
+    "value", [0, -1, 2.0, "8", True, None, float("nan"), 10**10, pytest.param(10**5000, id="5001 digits")]
+)
 def test_whole_names_the_field_and_the_range(value: object) -> None:
     with pytest.raises(InputError, match=r"world_size must be a whole number from 1 to 1,000,000,000, not "):
         whole("world_size", value)

@@ -16,7 +16,7 @@ from calc.configs import accelerate, deepspeed, writing, yaml
 from calc.configs.formats import FORMATS, File, Format, fitted, keys, natural, version
 from calc.estimate import Run
 from calc.models import Model
-from calc.units import InputError, unknown
+from calc.units import InputError, named
 
 __all__ = ["FORMATS", "File", "Format", "Imported", "keys", "natural", "read", "version", "write"]
 
@@ -33,16 +33,10 @@ def write(run: Run, name: str, *, auto: bool = False) -> File:
     >>> json.loads(write(run, "deepspeed").text)["zero_optimization"]["stage"]
     2
     """
-    if name not in FORMATS:
-        raise unknown("format", name, FORMATS)
-    form = FORMATS[name]
+    form = named("format", name, FORMATS)
     if auto:
-        sizes = writing.buckets(run.model)
-        run = replace(
-            run,
-            reduce_bucket_size=sizes["reduce_bucket_size"],
-            stage3_prefetch_bucket_size=sizes["stage3_prefetch_bucket_size"],
-        )
+        reduce, prefetch, _ = writing.buckets(run.model).values()
+        run = replace(run, reduce_bucket_size=reduce, stage3_prefetch_bucket_size=prefetch)
     run, notes = fitted(run, form)
     return File(format=form, run=run, body=writing.body(run, form, auto), notes=notes, auto=auto)
 

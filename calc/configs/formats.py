@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from types import MappingProxyType
 
 from calc.estimate import FSDP, Run, estimate
 from calc.states import get_recipe
-from calc.units import InputError, records, text, unknown
+from calc.units import InputError, named, records, text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +25,9 @@ class Format:
     title: str
     library: str
     file: str
-    strategies: tuple[str, ...]
-    recipes: tuple[str, ...]
-    lora_recipes: tuple[str, ...]
+    strategies: Sequence[str]
+    recipes: Sequence[str]
+    lora_recipes: Sequence[str]
     instead: Mapping[str, str]
     optimizers: Mapping[str, str] | None
     always: Mapping[str, Mapping[str, str | bool]]
@@ -80,14 +80,12 @@ class File:
     @property
     def foot(self) -> tuple[str, ...]:
         """What the run costs per GPU, computed."""
-        found = estimate(self.run)
+        found, batch = estimate(self.run), f"{self.run.micro_batch:,} × {self.run.seq_len:,} tokens"
         parts = [(field.name, getattr(found.states, field.name)) for field in fields(found.states)]
         told = ", ".join(f"{line} {text(amount, 'GB', 2)}" for line, amount in parts if amount)
-        lines = [f"Keeps {found.states.total:,} bytes per GPU, {text(found.states.total, 'GB', 2)}:", f"{told}."]
-        if found.peak:
-            batch = f"{self.run.micro_batch:,} × {self.run.seq_len:,} tokens"
-            lines.append(f"Peaks at {text(found.peak.bytes, 'GB', 2)} in {found.peak.phase}, {batch} at a time.")
-        return tuple(lines)
+        kept = f"Keeps {found.states.total:,} bytes per GPU, {text(found.states.total, 'GB', 2)}:"
+        peak = found.peak and f"Peaks at {text(found.peak.bytes, 'GB', 2)} in {found.peak.phase}, {batch} at a time."
+        return (kept, f"{told}.", *([peak] if peak else []))
 
     @property
     def text(self) -> str:
@@ -99,14 +97,8 @@ class File:
         return f"{head}\n{self.body}{gap}{foot}"
 
 
-def _formats() -> Mapping[str, Format]:
-    names = ("strategies", "recipes", "lora_recipes")
-    found = (Format(**{**record, **{key: tuple(record[key]) for key in names}}) for record in records("configs"))
-    return MappingProxyType({form.format: form for form in found})
-
-
 #: Every format by name, most asked first.
-FORMATS: Mapping[str, Format] = _formats()
+FORMATS: Mapping[str, Format] = MappingProxyType({record["format"]: Format(**record) for record in records("configs")})
 
 
 @cache
@@ -142,8 +134,8 @@ def fitted(run: Run, form: Format) -> tuple[Run, tuple[str, ...]]:
         others = [name for name, other in FORMATS.items() if run.recipe in other.recipes_for(run)]
         written = f"; written as it is by: --format {', '.join(others)}" if others else ""
         raise InputError(f"{form.title} has no words for {_missing(run, form)}{written}")
-    if form.optimizers is not None and run.optimizer not in form.optimizers:
-        raise unknown(f"optimizer of {form.title}", run.optimizer, form.optimizers)
+    if form.optimizers is not None:
+        named(f"optimizer of {form.title}", run.optimizer, form.optimizers)
     for axis in ("tp", "pp", "cp", "ep"):
         if getattr(run, axis) > 1:
             raise InputError(f"{form.title} files are written for {axis} 1 here, not {getattr(run, axis)}")

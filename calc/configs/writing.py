@@ -1,6 +1,7 @@
 """A run's file from its format's template in `calc/data/configs`: plain text, one line after the other.
 
-A line `@flag,!other|text` is kept where the run has the flag and not the other; `$name` is a value of the run.
+A line `@flag,!other|text` is kept where the run has the flag and not the other; `$name` is a value of the run,
+`$field=value` whether the run has that flag, as the file's language writes it.
 A flag is the run's strategy, recipe and the like, a field with its value (`offload=all`), or what `_flags` derives.
 """
 
@@ -19,7 +20,6 @@ from calc.models import Model
 from calc.units import ceil_div
 
 _NODE = 8
-_TORCH = {"bf16": "bfloat16", "fp32": "float32"}
 _CONDITION = re.compile(r"@([\w!,=+-]+)\|(.*)")
 
 
@@ -30,13 +30,21 @@ def _template(name: str) -> tuple[str, ...]:
 
 def body(run: Run, form: Format, auto: bool) -> str:
     """The text of the file, without the notes around it; `auto` leaves to Transformers what it fills in."""
-    flags, values = _flags(run, form), _values(run, form)
+    optimizer = (form.optimizers or FORMATS["deepspeed"].optimizers or {}).get(run.optimizer, "")
+    if optimizer == "adamw_torch_fused" and run.step == "foreach":
+        optimizer = "adamw_torch"
+    flags, values = _flags(run, optimizer), _values(run, optimizer)
     flags |= {"auto"} if auto else set()
+
+    def filled(name: re.Match[str]) -> str:
+        truth = str(name[1] in flags) if form.file.endswith(".py") else str(name[1] in flags).lower()
+        return truth if "=" in name[1] else str(values[name[1]])
+
     lines = []
     for line in _template(f"{form.format}.{form.file.rpartition('.')[2]}.txt"):
         condition, text = found.groups() if (found := _CONDITION.fullmatch(line)) else ("", line)
         if all((flag[0] == "!") != (flag.lstrip("!") in flags) for flag in condition.split(",") if flag):
-            lines.append(re.sub(r"\$(\w+)", lambda name: str(values[name[1]]), text) + "\n")
+            lines.append(re.sub(r"\$([\w=]+)", filled, text) + "\n")
     return "".join(lines)
 
 
@@ -55,14 +63,8 @@ def buckets(model: Model) -> dict[str, int]:
     }
 
 
-def _optimizer(run: Run, form: Format) -> str:
-    name = (form.optimizers or FORMATS["deepspeed"].optimizers or {}).get(run.optimizer, "")
-    return "adamw_torch" if name == "adamw_torch_fused" and run.step == "foreach" else name
-
-
-def _flags(run: Run, form: Format) -> set[str]:
-    optimizer, fsdp = _optimizer(run, form), run.strategy in FSDP
-    mixed = run.recipe == "fsdp2-mixed"
+def _flags(run: Run, optimizer: str) -> set[str]:
+    fsdp, mixed = run.strategy in FSDP, run.recipe == "fsdp2-mixed"
     true = {
         "fsdp": fsdp,
         "zero": run.strategy.startswith("zero"),
@@ -82,33 +84,20 @@ def _flags(run: Run, form: Format) -> set[str]:
     return words | pairs | {name for name in true if true[name]}
 
 
-def _values(run: Run, form: Format) -> Mapping[str, object]:
-    """What the templates may name; truths and lists as the file's language writes them."""
-    model, python = run.model, form.file.endswith(".py")
-    targets = run.lora_targets.split(",")
-    values = {field.name: getattr(run, field.name) for field in fields(run)} | {
-        "checkpointing": run.checkpointing == "full",
-        "no_checkpointing": run.checkpointing == "none",
-        "offload_all": run.offload == "all",
-        "save_full": run.save == "full",
+def _values(run: Run, optimizer: str) -> Mapping[str, object]:
+    """What the templates may name: the run's fields, and what is made of them."""
+    model, targets = run.model, run.lora_targets.split(",")
+    return {field.name: getattr(run, field.name) for field in fields(run)} | {
         "stage3_param_persistence_threshold": buckets(model)["stage3_param_persistence_threshold"] or 100_000,
         "model": model.name,
         "nodes": ceil_div(run.world_size, _NODE),
         "replicas": run.world_size // (run.shard_size or 1),
         "stage": run.strategy[-1],
-        "state_dict": "FULL_STATE_DICT" if run.save == "full" else "SHARDED_STATE_DICT",
-        "optimizer": _optimizer(run, form),
-        "reduce": _TORCH[run.reduce_dtype],
+        "optimizer": optimizer,
         "blocks": model.blocks[0].tensors[0].name.partition(".*")[0] if model.blocks else "model.layers",
         "embedding": model.first[0].name.removesuffix(".weight"),
         "norm": model.last[0].name.removesuffix(".weight") if model.last else "model.norm",
-        "rank": run.lora_rank,
         "alpha": 2 * run.lora_rank,
-        "targets": json.dumps(targets[0] if targets == ["all-linear"] else targets) if python else run.lora_targets,
+        "list_of_targets": json.dumps(targets),
         "each_target": "\n  - ".join(targets),
-        "base": _TORCH["fp32" if run.base_dtype == "fp32" else "bf16"],
     }
-    truths = {
-        name: str(value) if python else str(value).lower() for name, value in values.items() if value in (True, False)
-    }
-    return values | {name: truth for name, truth in truths.items() if isinstance(values[name], bool)}

@@ -58,15 +58,16 @@ def from_config(config: Mapping[str, Any], name: str) -> Model:
     last = (*_tensors(c, c.row.get("last", "final_norm"), ""), *head)
     for field, formula in c.row.get("fill", {}).items():
         c.sizes.setdefault(field, c.number(formula))
+    filled, told = MappingProxyType(c.filled()), (*notes, *c.assumptions())
     return Model(
         name=name,
         model_type=model_type,
-        config=MappingProxyType(c.filled()),
+        config=filled,
         first=first,
         blocks=blocks,
         last=last,
         tied=tied,
-        assumptions=(*notes, *c.assumptions()),
+        assumptions=told,
     )
 
 
@@ -118,12 +119,10 @@ def _module(c: Fields, line: str) -> Iterator[Tensor]:
         yield Tensor(name=f"{name}.weight", shape=shape, kind=kind)
         if plus and (not bias or (bias in c.defaults and c.flag(bias))):
             yield Tensor(name=f"{name}.bias", shape=shape[:1], kind="bias")
-    elif kind == "layernorm":
-        yield Tensor(name=f"{name}.weight", shape=shape, kind="norm")
-        yield Tensor(name=f"{name}.bias", shape=shape, kind="norm")
-    elif kind == "conv1d":
-        yield Tensor(name=f"{name}.weight", shape=shape[::-1])
-        yield Tensor(name=f"{name}.bias", shape=shape[:1], kind="bias")
+    elif kind in ("layernorm", "conv1d"):
+        weight, other = ("norm", "norm") if kind == "layernorm" else ("linear", "bias")
+        yield Tensor(name=f"{name}.weight", shape=shape[::-1], kind=weight)
+        yield Tensor(name=f"{name}.bias", shape=shape[:1], kind=other)
     else:
         yield Tensor(name=name, shape=shape, kind=kind)
 

@@ -113,10 +113,6 @@ def gemma4_moe(c: Fields, num_layers: int) -> Kinds:
     return ["moe" if c.flag("enable_moe_block") else "dense"] * num_layers
 
 
-RULES: dict[str, Callable[..., Kinds]] = {
-    rule.__name__: rule
-    for rule in (
-        *(always, windowed, by_rope, interleaved, indexed, compressed, after_dense, sparse_step),
-        *(gemma4, gemma4_moe, llama4_moe, falcon),
-    )
-}
+_ATTENTION = (always, windowed, by_rope, interleaved, gemma4, indexed, compressed, falcon)
+_MLP = (after_dense, sparse_step, llama4_moe, gemma4_moe)
+RULES: dict[str, Callable[..., Kinds]] = {rule.__name__: rule for rule in (*_ATTENTION, *_MLP)}

@@ -60,10 +60,10 @@ class Model:
     config: Mapping[str, object] = field(hash=False)
     #: What precedes the blocks: the embeddings.
     first: tuple[Tensor, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[Block, ...] = ()
     #: What follows them: the final norm, and `lm_head` where it is not tied to the embedding.
-    last: tuple[Tensor, ...]
-    tied: bool
+    last: tuple[Tensor, ...] = ()
+    tied: bool = False
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -100,13 +100,6 @@ class Model:
     def has_architecture(self) -> bool:
         """False for a bare count, of which nothing but the number of parameters is known."""
         return bool(self.blocks)
-
-    def block_of(self, layer: int) -> Block:
-        """The kind of decoder layer number `layer`, counted from 0; `IndexError` where there is none."""
-        for block in self.blocks:
-            if layer in block.layers:
-                return block
-        raise IndexError(f"{self.name} has {self.num_layers} layers, not one numbered {layer}")
 
 
 @lru_cache(maxsize=256)

@@ -182,8 +182,9 @@ def on_meta(config: Mapping[str, Any]) -> Any:
 def listed(model: Model) -> list[tuple[str, tuple[int, ...]]]:
     """Name and shape of every single tensor of `model`, layer by layer."""
     tensors = [(tensor.name, tensor.shape) for tensor in model.first]
+    blocks = {layer: block for block in model.blocks for layer in block.layers}
     for layer in range(model.num_layers):
-        tensors += [(t.name.replace("*", str(layer)), t.shape) for t in model.block_of(layer).tensors]
+        tensors += [(t.name.replace("*", str(layer)), t.shape) for t in blocks[layer].tensors]
     return tensors + [(tensor.name, tensor.shape) for tensor in model.last]
 
 
