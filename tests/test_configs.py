@@ -245,6 +245,39 @@ def test_the_defaults_of_a_library_are_filled_in_and_listed(tmp_path: Path) -> N
     assert any("DeepSpeed default" in line for line in answer["assumptions"])  # type: ignore[call-overload]
 
 
+@pytest.mark.parametrize(
+    ("said", "micro_batch", "accumulation"),
+    [
+        ({"train_batch_size": 64}, 8, 1),
+        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2}, 2, 4),
+        ({"train_batch_size": 64, "gradient_accumulation_steps": 4}, 2, 4),
+        ({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}, 2, 4),
+    ],
+)
+def test_the_batch_that_a_file_leaves_out_is_worked_out_as_deepspeed_does(
+    said: dict[str, int], micro_batch: int, accumulation: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(zero3(**said))
+    found = configs.read(str(path), 8, LLAMA)
+    assert (found.says["micro_batch"], found.says["accumulation"]) == (micro_batch, accumulation)
+
+
+def test_old_names_of_deepspeed_s_keys_mean_what_they_meant(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(zero3({"cpu_offload": True, "stage3_gather_fp16_weights_on_model_save": True}))
+    found = configs.read(str(path), 8, LLAMA)
+    assert found.says["offload"] == "optimizer"
+    assert found.says["save"] == "full"
+
+
+def test_of_two_dtypes_left_open_one_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(zero3(bf16={"enabled": "auto"}, fp16={"enabled": "auto"}))
+    notes = configs.read(str(path), 8, LLAMA).notes
+    assert {"ds.json: bf16.enabled auto: taken as true", "ds.json: fp16.enabled auto: taken as false"} <= set(notes)
+
+
 def test_the_command_line_and_the_file_must_not_contradict(tmp_path: Path) -> None:
     path = tmp_path / "accelerate.yaml"
     path.write_text(configs.write(Run(model=LLAMA, world_size=8, strategy="fsdp2"), "accelerate").text)
@@ -290,6 +323,10 @@ LAUGHS = 'a: &a ["lol"]\nb: &b [*a, *a]\nc: &c [*b, *b]\n'
         ("ds.json", zero3(bf16={}), "neither bf16.enabled nor fp16.enabled"),
         ("ds.json", zero3(optimizer={"type": "AdamWW"}), "optimizer.type 'AdamWW'; did you mean 'adamw'"),
         ("ds.json", zero3(**BATCH), "train_batch_size 9 is not"),
+        ("ds.json", zero3(train_batch_size=12), "train_batch_size 12 is not .* GPUs, 8"),
+        ("ds.json", zero3(bf16={"enabled": "maybe"}), "bf16.enabled must be true or false, not 'maybe'"),
+        ("ds.json", zero3({"overlap_comm": "x"}), "overlap_comm must be true or false, not 'x'"),
+        ("ds.json", zero3({"cpu_offload": "cpu"}), "cpu_offload must be true or false"),
         ("ds.json", zero3(bf16={"enabled": True, "bf16_master_weights_and_grads": True}), "bf16_master.* not counted"),
         ("ds.json", zero3({"zero_quantized_weights": True}), "zero_quantized_weights changes what DeepSpeed keeps"),
         ("ds.json", zero3(5), "zero_optimization must be a JSON object, not int"),
@@ -311,6 +348,7 @@ LAUGHS = 'a: &a ["lol"]\nb: &b [*a, *a]\nc: &c [*b, *b]\n'
         ("a.yaml", "base_model: x\nlora_r: 8\n", "unknown Accelerate key 'base_model'"),
         ("a.yaml", FSDP + "  fsdp_versions: 2\n", "unknown Accelerate key in fsdp_config 'fsdp_versions'"),
         ("a.yaml", FSDP + "  fsdp_version: 3\n", "fsdp_version must be"),
+        ("a.yaml", FSDP + "  fsdp_offload_params: cpu\n", "fsdp_offload_params must be true or false, not 'cpu'"),
         ("a.yaml", FSDP + "  fsdp_version: 2\n", "fsdp_auto_wrap_policy left out is not counted"),
         ("a.yaml", "distributed_type: TPU\n", "unknown distributed_type 'TPU'"),
         ("a.yaml", "mixed_precision: bf16\n", "unknown distributed_type 'None'"),

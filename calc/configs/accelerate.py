@@ -62,6 +62,9 @@ def _fsdp(given: Mapping[str, Any], precision: str) -> Found:
     version = whole("fsdp_version", int(filled["fsdp_version"]) if filled["fsdp_version"].isdigit() else 0, 1, 2)
     reshard = "fsdp_sharding_strategy" if version == 1 else "fsdp_reshard_after_forward"
     used = ("fsdp_version", reshard, "fsdp_offload_params", "fsdp_auto_wrap_policy")
+    for key in ("fsdp_offload_params", "fsdp_activation_checkpointing"):
+        if filled.get(key, "none") not in ("true", "false", "none"):
+            raise InputError(f"{key} must be true or false, not {filled[key][:40]!r}")
     notes = [f"{key} {filled[key]}: Accelerate default" for key in used if key not in given]
     for key, allowed in (
         ("fsdp_auto_wrap_policy", ("transformer_based_wrap",)),
@@ -82,6 +85,7 @@ def _fsdp(given: Mapping[str, Any], precision: str) -> Found:
     if "fsdp_state_dict_type" in given:
         says["save"] = "full" if filled["fsdp_state_dict_type"] == "full_state_dict" else "sharded"
     if precision != "no":
+        notes += ["fp16 counts like bf16: two bytes in compute, fp32 shards"] * (precision == "fp16")
         return says | {"recipe": "fsdp2-mixed", "reduce_dtype": "bf16"}, {}, notes
     notes.append("mixed_precision no: weights in the checkpoint's bf16, unless --recipe says otherwise")
     return says, {"recipe": "pure-bf16"}, notes

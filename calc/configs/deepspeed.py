@@ -18,6 +18,9 @@ _UNCOUNTED = (
 )
 _BATCH = {"train_micro_batch_size_per_gpu": "micro_batch", "gradient_accumulation_steps": "accumulation"}
 _SIZES = ("reduce_bucket_size", "sub_group_size", "stage3_max_live_parameters", "stage3_prefetch_bucket_size")
+#: Names that DeepSpeed used to have and still takes.
+_OFFLOAD_ONCE = {"cpu_offload": "offload_optimizer", "cpu_offload_param": "offload_param"}
+_GATHER = ("stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "lion": "lion", "sgd": "sgd", "muon": "muon"}
 
 
@@ -34,39 +37,68 @@ def _known(found: Any, section: str = "") -> Mapping[str, Any]:
     return found
 
 
+def _flag(key: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"{key} must be true or false, not {str(value)[:40]!r}")
+    return value
+
+
 def read(config: Mapping[str, Any], world_size: int, model: Model) -> tuple[dict[str, Any], list[str]]:
     """The fields of `Run` that a DeepSpeed config says, and what was filled in, one line each."""
     _known(config)
     zero = _known(config.get("zero_optimization", {}), "zero_optimization")
     stage = whole("zero_optimization.stage", zero.get("stage", 0), 0, 3)
-    half = {dtype: _known(config.get(dtype, {}), dtype).get("enabled", False) for dtype in ("bf16", "fp16")}
-    if half["bf16"] is True and half["fp16"] is True:
-        raise InputError("bf16.enabled and fp16.enabled are both true; DeepSpeed takes one of them")
-    if not any(half.values()):
-        raise InputError("neither bf16.enabled nor fp16.enabled is true: DeepSpeed's fp32 is not counted")
-    notes = [f"{dtype}.enabled auto: taken as true" for dtype, value in half.items() if value == "auto"]
-    notes += ["fp16 counts like bf16: two bytes, and an fp32 master copy"] * (half["fp16"] is True)
+    half, notes = _half(config)
+    notes += ["fp16 counts like bf16: two bytes, and an fp32 master copy"] * (half == "fp16")
     says: dict[str, Any] = {"strategy": f"zero{stage}" if stage else "ddp" if world_size > 1 else "single"}
-    says |= {"recipe": "zero", "offload": _offload(zero, stage)}
-    for key, field in _BATCH.items():
-        if config.get(key, "auto") != "auto":
-            says[field] = whole(key, config[key], 1, 1_000_000)
-    told = config.get("train_batch_size", "auto")
-    product = says.get("micro_batch", 1) * says.get("accumulation", 1) * world_size
-    if told not in ("auto", product) and {"micro_batch", "accumulation"} <= says.keys():
-        raise InputError(f"train_batch_size {told} is not micro-batch × accumulation × GPUs, {product:,}")
+    once = {new: {"device": "cpu"} for old, new in _OFFLOAD_ONCE.items() if _flag(old, zero.get(old, False))}
+    zero = {**once, **zero}
+    says |= {"recipe": "zero", "offload": _offload(zero, stage)} | _batch(config, world_size, notes)
     if optimizer := config.get("optimizer", {}):
         kind = str(optimizer.get("type")) if isinstance(optimizer, Mapping) else str(optimizer)
         if kind.lower() not in _OPTIMIZERS:
             raise unknown("DeepSpeed optimizer.type", kind, _OPTIMIZERS)
         momentum = kind.lower() == "sgd" and optimizer.get("params", {}).get("momentum")
         says["optimizer"] = "sgd-momentum" if momentum else _OPTIMIZERS[kind.lower()]
-    if stage == 3 and "stage3_gather_16bit_weights_on_model_save" in zero:
-        says["save"] = "full" if zero["stage3_gather_16bit_weights_on_model_save"] else "sharded"
+    if stage == 3 and (gathers := [_flag(key, zero[key]) for key in _GATHER if key in zero]):
+        says["save"] = "full" if any(gathers) else "sharded"
     if stage:
-        says["overlap_comm"] = zero.get("overlap_comm", stage == 3) is True
+        if (overlap := zero.get("overlap_comm")) is None:
+            notes.append(f"overlap_comm {str(stage == 3).lower()}: DeepSpeed default")
+        says["overlap_comm"] = stage == 3 if overlap is None else _flag("zero_optimization.overlap_comm", overlap)
         says |= _sizes(zero, model, _SIZES if stage == 3 else _SIZES[:1], notes)
     return says, notes
+
+
+def _half(config: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Which 16-bit dtype a config takes; Transformers decides on an `auto`, here bf16 where it may."""
+    given = {dtype: _known(config.get(dtype, {}), dtype).get("enabled", False) for dtype in ("bf16", "fp16")}
+    on = [dtype for dtype, value in given.items() if value != "auto" and _flag(f"{dtype}.enabled", value)]
+    if len(on) > 1:
+        raise InputError("bf16.enabled and fp16.enabled are both true; DeepSpeed takes one of them")
+    left = [dtype for dtype, value in given.items() if value == "auto"]
+    if not on + left:
+        raise InputError("neither bf16.enabled nor fp16.enabled is true: DeepSpeed's fp32 is not counted")
+    taken = (on + left)[0]
+    return taken, [f"{dtype}.enabled auto: taken as {str(dtype == taken).lower()}" for dtype in left]
+
+
+def _batch(config: Mapping[str, Any], world_size: int, notes: list[str]) -> dict[str, int]:
+    """Micro-batch and accumulation; DeepSpeed works out from train_batch_size which of them the file leaves out."""
+    found = {_BATCH[key]: whole(key, config[key], 1, 10**6) for key in _BATCH if config.get(key, "auto") != "auto"}
+    if config.get("train_batch_size", "auto") == "auto":
+        return found
+    total = whole("train_batch_size", config["train_batch_size"], 1, 10**12)
+    absent = [key for key in _BATCH if key not in config]
+    if absent and len(found) + len(absent) == 2:  # else Transformers fills in an `auto`
+        if len(absent) == 2:
+            found["accumulation"] = 1
+        known = found.get("micro_batch") or found.get("accumulation") or 1
+        found |= {_BATCH[absent[0]]: max(1, total // known // world_size)}
+        notes += [f"{key} {found[_BATCH[key]]:,}: from train_batch_size" for key in absent]
+    if len(found) == 2 and total != (product := found["micro_batch"] * found["accumulation"] * world_size):
+        raise InputError(f"train_batch_size {total:,} is not micro-batch × accumulation × GPUs, {product:,}")
+    return found
 
 
 def _offload(zero: Mapping[str, Any], stage: int) -> str:
