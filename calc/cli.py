@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,7 +25,7 @@ from calc.sharding import STRATEGIES
 from calc.states import OPTIMIZERS, RECIPES
 from calc.tables.calculator import calculator
 from calc.tables.plain import plain
-from calc.units import UNITS, InputError, unknown
+from calc.units import UNITS, InputError, named, unknown
 from calc.units import text as written
 
 Json = Mapping[str, object] | list[object]
@@ -54,11 +54,8 @@ def _bool(text: str) -> bool:
 @cache
 def parser() -> argparse.ArgumentParser:
     """The command line's parser; the reference page is built from its actions."""
-    top = _Parser(
-        prog="sixteen-bytes",
-        description="Training memory per GPU, in exact bytes.",
-        allow_abbrev=False,
-    )
+    told = "Training memory per GPU, in exact bytes."
+    top = _Parser(prog="sixteen-bytes", description=told, allow_abbrev=False)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
@@ -66,37 +63,29 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--json", action="store_true", help="print the answer as JSON")
         return sub
 
+    def of_a_run(name: str, text: str, required: bool = True) -> argparse.ArgumentParser:
+        sub = command(name, text)
+        sub.add_argument("model", metavar="MODEL", help=_MODEL)
+        sub.add_argument("--gpus", type=_int, metavar="N", required=required, help="number of GPUs (world_size)")
+        _run_options(sub)
+        return sub
+
     params = command("params", "Parameter tensors of a model.")
     params.add_argument("model", metavar="MODEL", help=_MODEL)
     _lora_options(params)
-    for name, text in (
-        ("estimate", "What a run costs per GPU, line by line."),
-        ("fit", "Which cards, and how many of them, hold a run."),
-    ):
-        sub = command(name, text)
-        sub.add_argument("model", metavar="MODEL", help=_MODEL)
-        many = {"required": True} if name == "estimate" else {"default": None}
-        sub.add_argument("--gpus", type=_int, metavar="N", help="number of GPUs (world_size)", **many)
-        _run_options(sub)
-        if name == "fit":
-            sub.add_argument("--gpu", action="append", metavar="G", help="only this card; repeat")
-            sub.add_argument("--vendor", metavar="V", help="only cards of NVIDIA, AMD or Intel")
-            sub.add_argument("--max-gpus", type=_int, metavar="N", default=1024, help="climb no further")
-            sub.add_argument("--largest", action="store_true", help="add the sequence and micro-batch that still fit")
-        else:
-            sub.add_argument("--gpu", metavar="G", help="a card: adds the verdict")
-            sub.add_argument("--gate", choices=("fits", "tight"), help="exit status 1 where the verdict is worse")
-            sub.add_argument("--config-file", metavar="F", help="read the run from a DeepSpeed JSON or Accelerate YAML")
-    config = command("config", "The config file of a framework for a run, ready to copy.")
-    config.add_argument("model", metavar="MODEL", help=_MODEL)
-    config.add_argument("--gpus", type=_int, metavar="N", required=True, help="number of GPUs (world_size)")
-    _run_options(config)
+    single = of_a_run("estimate", "What a run costs per GPU, line by line.")
+    single.add_argument("--gpu", metavar="G", help="a card: adds the verdict")
+    single.add_argument("--gate", choices=("fits", "tight"), help="exit status 1 where the verdict is worse")
+    single.add_argument("--config-file", metavar="F", help="read the run from a DeepSpeed JSON or Accelerate YAML")
+    cards = of_a_run("fit", "Which cards, and how many of them, hold a run.", required=False)
+    cards.add_argument("--gpu", action="append", metavar="G", help="only this card; repeat")
+    cards.add_argument("--vendor", metavar="V", help="only cards of NVIDIA, AMD or Intel")
+    cards.add_argument("--max-gpus", type=_int, metavar="N", default=1024, help="climb no further")
+    cards.add_argument("--largest", action="store_true", help="add the sequence and micro-batch that still fit")
+    config = of_a_run("config", "The config file of a framework for a run, ready to copy.")
     config.add_argument("--format", required=True, metavar="F", help=", ".join(configs.FORMATS))
     config.add_argument("--auto", action="store_true", help="deepspeed: leave to Transformers what it fills in")
-    wire = command("communication", "Bytes on the wire per optimizer step, and how long links need for them.")
-    wire.add_argument("model", metavar="MODEL", help=_MODEL)
-    wire.add_argument("--gpus", type=_int, metavar="N", required=True, help="number of GPUs (world_size)")
-    _run_options(wire)
+    wire = of_a_run("communication", "Bytes on the wire per optimizer step, and how long links need for them.")
     wire.add_argument("--gpu", default="h100-sxm5-80gb", metavar="G", help="the card, for its links and its speed")
     wire.add_argument("--mfu", type=_int, default=40, help="per cent of the card's bf16 peak that computing reaches")
     memory = command("oom", "An out-of-memory message: its figures, and the lines of a run as large as the request.")
@@ -104,15 +93,9 @@ def parser() -> argparse.ArgumentParser:
     memory.add_argument("model", metavar="MODEL", nargs="?", help=f"the run's model: {_MODEL}")
     memory.add_argument("--gpus", type=_int, metavar="N", default=1, help="number of GPUs of the run (world_size)")
     _run_options(memory)
-    for name, text in (
-        ("claims", "Published numbers, each with the verdict on it."),
-        ("models", "The known models."),
-        ("gpus", "The known GPUs."),
-        ("optimizers", "The known optimizers."),
-        ("recipes", "The known recipes."),
-        ("strategies", "The known strategies."),
-    ):
-        command(name, text)
+    command("claims", "Published numbers, each with the verdict on it.")
+    for name in ("models", "gpus", "optimizers", "recipes", "strategies"):
+        command(name, f"The known {name.replace('gpus', 'GPUs')}.")
     checked = command("check", "Marked numbers in Markdown files and notebooks: are they still true?")
     checked.add_argument("files", nargs="+", metavar="FILE", help="a Markdown file or a notebook")
     checked.add_argument("--fix", action="store_true", help="rewrite the stale numbers, and only them")
@@ -168,14 +151,17 @@ def _run(args: argparse.Namespace) -> Run:
     return Run(**{**given, "model": model, "world_size": count})
 
 
+def _counts(model: models.Model) -> dict[str, object]:
+    counts = {"params_total": model.num_params, "params_active": model.num_active}
+    return {"name": model.name, **counts, "params_trainable": model.num_trainable}
+
+
 def _params(args: argparse.Namespace) -> Json:
     model = Run(model=models.load(args.model), lora_rank=args.lora_rank, lora_targets=args.lora_targets).trained
     return {
         "name": model.name,
         "model_type": model.model_type,
-        "params_total": model.num_params,
-        "params_active": model.num_active,
-        "params_trainable": model.num_trainable,
+        **_counts(model),
         "tensors": [{"name": t.name, "shape": list(t.shape), "count": t.count} for t in model.tensors],
         "assumptions": list(model.assumptions),
     }
@@ -215,11 +201,9 @@ def _gate(least: str, answer: Any) -> int:
 
 
 def _config(args: argparse.Namespace) -> Json:
-    if args.format not in configs.FORMATS:
-        raise unknown("format", args.format, configs.FORMATS)
-    run = _run(args)
+    form, run = named("format", args.format, configs.FORMATS), _run(args)
     if not args.recipe:
-        run = configs.natural(run, configs.FORMATS[args.format])
+        run = configs.natural(run, form)
     file = configs.write(run, args.format, auto=args.auto)
     beside = [*file.head, *file.foot] if file.language == "json" else []
     return {"format": args.format, "file": file.name, "run": _settings(file.run), "text": file.text, "beside": beside}
@@ -231,30 +215,23 @@ def _settings(run: Run) -> dict[str, object]:
 
 def estimate_json(found: Estimate) -> dict[str, object]:
     """The contract's JSON value of an estimate: all bytes integers, per GPU (largest rank)."""
-    run, model = found.run, found.model
     return {
-        "model": {
-            "name": model.name,
-            "params_total": model.num_params,
-            "params_active": model.num_active,
-            "params_trainable": model.num_trainable,
-        },
-        "run": _settings(run),
-        "states": {f.name: getattr(found.states, f.name) for f in fields(found.states)},
+        "model": _counts(found.model),
+        "run": _settings(found.run),
+        "states": asdict(found.states),
         "states_bytes": found.states.total,
-        "one_line": {f.name: getattr(found.one_line, f.name) for f in fields(found.one_line)},
+        "one_line": asdict(found.one_line),
         "one_line_bytes": found.one_line.total,
         "phases": found.phases and {name: _phase(phase) for name, phase in found.phases.items()},
         "instants": [_phase(phase) for phase in found.instants],
-        "peak": found.peak and {f.name: getattr(found.peak, f.name) for f in fields(found.peak)},
+        "peak": found.peak and asdict(found.peak),
         "host_per_node_bytes": found.host_per_node_bytes,
         "assumptions": list(found.assumptions),
     }
 
 
 def _phase(phase: Phase) -> dict[str, object]:
-    lines = [{"line": line.line, "bytes": line.bytes, "kind": line.kind} for line in phase.lines]
-    return {"bytes": phase.bytes, "instant": phase.instant, "lines": lines}
+    return {"bytes": phase.bytes, "instant": phase.instant, "lines": [asdict(line) for line in phase.lines]}
 
 
 def _fit(args: argparse.Namespace) -> Json:
@@ -264,34 +241,29 @@ def _fit(args: argparse.Namespace) -> Json:
         raise unknown("vendor", args.vendor, vendors.values())
     chosen = [gpus.get(name) for name in args.gpu or ()] or offered
     chosen = [gpu for gpu in chosen if not args.vendor or gpu.vendor.lower() == args.vendor.lower()]
+    return {"rows": [_row(run, row, args.largest) for row in fit(run, chosen, args.max_gpus)]}
+
+
+def _row(run: Run, row: Row, asked: bool) -> dict[str, object]:
+    """One card's answer, and where it is asked for the largest sequence and micro-batch that still fit."""
+    peak, there = row.found and row.found.peak, row.num_gpus and replace(run, world_size=row.num_gpus)
+    names = ("seq_len", "micro_batch") if asked else ()
     return {
-        "rows": [
-            {
-                "gpu": row.gpu.name,
-                "num_gpus": row.num_gpus,
-                "verdict": row.verdict,
-                "peak_bytes": row.found and row.found.peak and row.found.peak.bytes,
-                "peak_low_bytes": row.found and row.found.peak and row.found.peak.low,
-                "peak_high_bytes": row.found and row.found.peak and row.found.peak.high,
-                "limiting_line": row.limiting_line,
-                "near_miss": row.near_miss and {f.name: getattr(row.near_miss, f.name) for f in fields(row.near_miss)},
-                "num_gpus_one_line": row.num_gpus_one_line,
-                "one_line_bytes": row.one_line_bytes,
-                "label_limit_bytes": row.label_limit_bytes,
-                "visible_bytes": row.gpu.visible_bytes,
-                "note": row.note,
-                **_largest(run, row, args.largest),
-            }
-            for row in fit(run, chosen, args.max_gpus)
-        ]
+        "gpu": row.gpu.name,
+        "num_gpus": row.num_gpus,
+        "verdict": row.verdict,
+        "peak_bytes": peak and peak.bytes,
+        "peak_low_bytes": peak and peak.low,
+        "peak_high_bytes": peak and peak.high,
+        "limiting_line": row.limiting_line,
+        "near_miss": row.near_miss and asdict(row.near_miss),
+        "num_gpus_one_line": row.num_gpus_one_line,
+        "one_line_bytes": row.one_line_bytes,
+        "label_limit_bytes": row.label_limit_bytes,
+        "visible_bytes": row.gpu.visible_bytes,
+        "note": row.note,
+        **{f"largest_{name}": largest(there, row.gpu, name) if there else None for name in names},
     }
-
-
-def _largest(run: Run, row: Row, asked: bool) -> dict[str, int | None]:
-    if not asked:
-        return {}
-    there = row.num_gpus and replace(run, world_size=row.num_gpus)
-    return {f"largest_{name}": largest(there, row.gpu, name) if there else None for name in ("seq_len", "micro_batch")}
 
 
 def _communication(args: argparse.Namespace) -> Json:
@@ -337,9 +309,7 @@ def _oom(args: argparse.Namespace) -> Json:
         "free_bytes": message.free,
         "allocated_bytes": message.allocated,
         "reserved_bytes": message.reserved,
-        "candidates": [
-            {name: getattr(c, name) for name in ("line", "phase", "bytes", "off_by", "exact", "lever")} for c in found
-        ],
+        "candidates": [asdict(candidate) for candidate in found],
         "notes": [*oom.notes(message), *told],
     }
 
@@ -382,7 +352,7 @@ def _claim(found: Judgement) -> dict[str, object]:
         "right_for": dict(claim.repair) if claim.repair else None,
         "repaired_bytes": round(repaired * size) if repaired is not None and size else None,
         "missing": claim.missing or None,
-        "source": {f.name: getattr(claim.source, f.name) for f in fields(claim.source)} | {"where": claim.where},
+        "source": asdict(claim.source) | {"where": claim.where},
     }
 
 
@@ -390,21 +360,14 @@ def _models(_: argparse.Namespace) -> Json:
     return [dict(record) for record in models.known()]
 
 
-def _plain(item: object) -> dict[str, object]:
-    """A registry entry as a JSON object: its fields, tuples as lists, fractions as text."""
-    found: dict[str, object] = {}
-    for name in item.__slots__:  # type: ignore[attr-defined]
-        value = getattr(item, name)
-        if name == "copies":
-            value = [{"line": c.line, "dtype": c.dtype, "stage": c.stage} for c in value]
-        elif isinstance(value, tuple):
-            value = list(value)
-        elif isinstance(value, Mapping):
-            value = dict(value)
-        elif not isinstance(value, str | int | float | None):
-            value = str(value)
-        found[name] = value
-    return found
+def _plain(item: Any) -> dict[str, Any]:
+    """A registry entry as a JSON object: mappings and the copies of a recipe as objects, tuples as lists."""
+
+    def inner(value: Any) -> dict[str, object]:
+        return dict(value) if isinstance(value, Mapping) else asdict(value)
+
+    entry = {field.name: getattr(item, field.name) for field in fields(item)}
+    return dict(json.loads(json.dumps(entry, default=inner)))
 
 
 def _gpus(_: argparse.Namespace) -> Json:
@@ -470,9 +433,7 @@ def answer(argv: Sequence[str]) -> Json:
     140000000000
     """
     args = parser().parse_args(list(argv))
-    if args.command not in _ANSWERS:
-        raise unknown("question", args.command, _ANSWERS)
-    return _ANSWERS[args.command](args)
+    return named("question", args.command, _ANSWERS)(args)
 
 
 def calculated(argv: Sequence[str]) -> tuple[str, str]:
