@@ -11,30 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 
 from calc.models import Block, Model, Tensor
-from calc.units import whole
+from calc.units import records, whole
 
-#: Multiply by the norm's weight in fp32, so the normalised copy is kept in fp32.
-_FP32_NORMS = ("gemma2", "gemma3_text", "olmo2", "olmo3")
-#: Concatenate what rotary embedding turns and what it leaves, so attention's output is copied once more.
-_SPLIT_ROPE = ("phi3", "glm4_moe", "minimax_m2", "deepseek_v3", "kimi_k2")
-#: Cast the router's input to fp32.
-_FP32_ROUTERS = ("glm4_moe", "deepseek_v3", "kimi_k2")
-#: Weigh the experts' outputs in fp32.
-_FP32_WEIGHING = ("mixtral", "minimax_m2", "glm4_moe", "deepseek_v3", "kimi_k2")
-#: Keep cosines and sines in fp32.
-_FP32_ROPE = ("olmo2", "olmo3")
-#: Families whose operations are known here.
-_KNOWN = (
-    *("llama", "mistral", "ministral3", "mixtral", "qwen2", "qwen3", "qwen3_moe", "smollm3", "phi3", "olmo2", "olmo3"),
-    *("gemma2", "gemma3_text", "glm4_moe", "minimax_m2", "deepseek_v3", "kimi_k2"),
-)
-#: Checkpointing: `selective` recomputes every second layer, `matmuls` all but attention and matrix products.
-CHECKPOINTING = ("full", "selective", "matmuls", "none")
-ATTENTION = ("sdpa", "eager")
-LOSSES = ("full", "chunked")
-STEPS = ("fused", "foreach", "for-loop")
+#: Families whose operations are known here, each with what its layers do: `fp32_norms` multiply by their weight in
+#: fp32 and keep that copy, `split_rope` concatenates what rotary embedding turns and what it leaves, which copies
+#: attention's output once more, `fp32_router` casts the router's input, `fp32_weighing` the experts' outputs, and
+#: `fp32_rope` keeps cosines and sines in fp32.
+_TRAITS = MappingProxyType({record["family"]: tuple(record["traits"]) for record in records("activations")})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +121,7 @@ def unsupported(model: Model) -> str:
     """
     if not model.has_architecture:
         return "a bare count has no architecture"
-    if model.model_type not in _KNOWN:
+    if model.model_type not in _TRAITS:
         return f"the operations of a {model.model_type} layer are not written down"
     return ""
 
@@ -151,6 +137,9 @@ class _Layer:
         self.attention, self.seq_len = attention, seq_len
         self.hidden = _int(model.config, "hidden_size")
         self.by_name = {_short(t.name): t for t in block.tensors}
+
+    def does(self, trait: str) -> bool:
+        return trait in _TRAITS.get(self.family, ())
 
     def numel(self, *parts: str) -> int:
         """Trainable elements of the tensors whose module is one of `parts`."""
@@ -171,7 +160,7 @@ class _Layer:
         input is fp32 anyway (measured).
         """
         own = stream and self.s == 4  # the residual stream itself, in fp32
-        product = 4 if self.family in _FP32_NORMS or own or self.b == 4 else 2
+        product = 4 if self.does("fp32_norms") or own or self.b == 4 else 2
         saved = 4 * width + 4 * rows + (product * width if self.numel(name) else 0)
         total = (20 if own or self.b == 4 else 24) * width + 4 * rows + self.s * self.hidden + pending
         return Op(name=name, saved=saved, work=total - saved, numel=self.numel(name))
@@ -240,7 +229,7 @@ class _Layer:
         # v is a slice of the fused projection, which stays whole.
         values = fused if fused else keys
         yield from self.core(query, query, keys, values, num_heads)
-        yield self.linear("o_proj", query, h, shared=self.family not in _SPLIT_ROPE)
+        yield self.linear("o_proj", query, h, shared=not self.does("split_rope"))
 
     def core(self, query: int, out: int, keys: int, values: int, num_heads: int) -> Iterator[Op]:
         """Attention itself: q, k, v, output and one fp32 number per head, or eager's squares of the sequence."""
@@ -300,8 +289,8 @@ class _Layer:
         shared = [m for m in ("mlp.shared_experts", "mlp.shared_expert") if f"{m}.down_proj.weight" in self.by_name]
         total, inner = gate_up.shape[0], down.shape[2]
         chosen = int(gate_up.active * total)
-        wide = 4 if self.family in _FP32_WEIGHING else b
-        router = 4 * h if self.family in _FP32_ROUTERS else 0
+        wide = 4 if self.does("fp32_weighing") else b
+        router = 4 * h if self.does("fp32_router") else 0
         trains = self.numel("mlp.gate") > 0
         saved = router * trains + b * h * (bool(shared) or (trains and not router)) + 4 * total + 26 * chosen
         yield Op(name="router", saved=saved, numel=self.numel("mlp.gate"))
@@ -406,13 +395,13 @@ def head_cost(model: Model, dtype: str, loss: str, attention: str, checkpointing
     h, vocab = _int(config, "hidden_size"), _int(config, "vocab_size")
     b, s = (4 if dtype == "fp32" else 2), (2 if dtype == "bf16" else 4)
     train = any(t.trainable for t in model.last)
-    wide = 4 if model.model_type in _FP32_NORMS or s == 4 else 2
+    wide = 4 if "fp32_norms" in _TRAITS[model.model_type] or s == 4 else 2
     head = [t for t in (model.first if model.tied else model.last) if t.kind in ("linear", "embedding")]
     norm = 4 * h + 4 + (wide * h if train else 0) + (b * h if any(t.trainable for t in head) else 0)
     dim = h // _int(config, "num_attention_heads")
     for field in ("head_dim", "qk_rope_head_dim"):
         dim = _int(config, field) if config.get(field) else dim
-    tables = 16 + 2 * dim * (4 if model.model_type in _FP32_ROPE or s == 4 else 2)
+    tables = 16 + 2 * dim * (4 if "fp32_rope" in _TRAITS[model.model_type] or s == 4 else 2)
     if checkpointing != "none":  # checkpoints hold the mask
         masks = any(windowed(config, block, seq_len) for block in model.blocks)
         tables += b * seq_len if attention == "eager" else seq_len * masks

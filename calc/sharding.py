@@ -10,6 +10,7 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from types import MappingProxyType
 
@@ -278,6 +279,7 @@ def _dealt(
     return held
 
 
+@lru_cache(maxsize=256)
 def edge_elements(model: Model, world_size: int) -> int:
     """Gradient elements that DeepSpeed ZeRO-1/2 keeps beyond its partition, on the rank with most of them.
 

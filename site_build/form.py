@@ -118,7 +118,7 @@ def _field(name: str, options: Mapping[str, argparse.Action]) -> str:
 def _choices(action: argparse.Action) -> dict[str, str]:
     """The words that an option takes, each with the words that the reader sees; empty for free text."""
     name = _name(action)
-    found = {word: word for word in action.choices or CHOICES.get(action.dest, ())}
+    found = {word: word for word in action.choices or tuple(CHOICES.get(action.dest, ()))}
     if name == "strategy":
         found = {word: f"{item.title}: {item.also_called}" for word, item in STRATEGIES.items()}
     elif action.default in ("true", "false"):

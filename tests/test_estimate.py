@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from calc.activations import CHECKPOINTING
 from calc.estimate import CHOICES, SETTINGS, SIZES, Estimate, Run, estimate
 from calc.models import load
 from calc.units import InputError
@@ -277,7 +276,9 @@ def test_every_setting_has_a_default_that_is_allowed_and_can_be_given_again() ->
         for field, allowed in CHOICES.items():
             assert getattr(each, field) in allowed
     assert {*SIZES, *SETTINGS, *CHOICES} <= {*Run.__dataclass_fields__}
-    assert CHOICES["checkpointing"] == CHECKPOINTING
+    assert [field for field, (least, _) in SIZES.items() if not least] == [
+        *("lora_rank", "stage3_max_live_parameters", "stage3_prefetch_bucket_size", "shard_size")
+    ]
 
 
 def test_assumptions_name_the_choices_first() -> None:

@@ -6,12 +6,11 @@ with nominal bytes per parameter, and the ledger of exact bytes on the largest r
 """
 
 from calc.estimate.formula import OVERHEAD_BYTES, OneLine, one_line
-from calc.estimate.run import BASE_DTYPES, CHOICES, FSDP, SETTINGS, SIZES, Run
+from calc.estimate.run import CHOICES, FSDP, SETTINGS, SIZES, Run
 from calc.estimate.walk import Line, Phase
 from calc.estimate.whole import Estimate, Peak, estimate
 
 __all__ = [
-    "BASE_DTYPES",
     "CHOICES",
     "FSDP",
     "OVERHEAD_BYTES",

@@ -6,60 +6,28 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from calc.activations import ATTENTION, CHECKPOINTING, LOSSES, STEPS
 from calc.models import Model, with_adapters
 from calc.models.parts import part, stages
 from calc.sharding import get_strategy
 from calc.states import get_optimizer, get_recipe, refuse
-from calc.units import InputError, ceil_div, unknown, whole
+from calc.units import InputError, ceil_div, records, unknown, whole
 
-BASE_DTYPES = ("bf16", "fp32", "nf4", "nf4-double")
 FSDP = ("fsdp1", "fsdp2", "hsdp")
-#: What a choice may be, by its field.
-CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "checkpointing": CHECKPOINTING,
-        "attention": ATTENTION,
-        "loss": LOSSES,
-        "step": STEPS,
-        "reduce_dtype": ("fp32", "bf16"),
-        "wrap": ("block", "block+ends"),
-        "load": ("cpu", "gpu"),
-        "save": ("sharded", "full"),
-        "offload": ("none", "optimizer", "all", "nvme"),
-        "base_dtype": BASE_DTYPES,
-    }
+_SETTINGS = tuple(records("settings"))
+#: What a choice may be, by its field, each word with what it means.
+CHOICES: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {record["field"]: MappingProxyType(record["choices"]) for record in _SETTINGS if "choices" in record}
 )
-#: Whole numbers by field, with their largest value; all but `lora_rank` are 1 or more.
-SIZES: Mapping[str, int] = MappingProxyType(
-    {
-        "world_size": 1_000_000,
-        "seq_len": 100_000_000,
-        "micro_batch": 1_000_000,
-        "accumulation": 1_000_000,
-        "lora_rank": 1_000_000,
-        "reduce_bucket_size": 10**12,
-        "stage3_max_live_parameters": 10**12,
-        "stage3_prefetch_bucket_size": 10**12,
-        "sub_group_size": 10**12,
-        **dict.fromkeys(("tp", "pp", "cp", "ep", "shard_size"), 1_000_000),
-    }
+#: Whole numbers by field, with their least and largest value.
+SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {record["field"]: (record["least"], record["most"]) for record in _SETTINGS if "most" in record}
 )
-_MAY_BE_ZERO = ("shard_size", "lora_rank", "stage3_max_live_parameters", "stage3_prefetch_bucket_size")
 #: Settings that only one stack has: FSDP, DDP with torch's own ZeRO-1, or DeepSpeed.
 SETTINGS: Mapping[str, str] = MappingProxyType(
-    {
-        "wrap": "FSDP",
-        "reshard_after_forward": "FSDP",
-        "no_sync": "FSDP",
-        "gradient_as_bucket_view": "DDP",
-        "overlap_comm": "DeepSpeed",
-        "reduce_bucket_size": "DeepSpeed",
-        "stage3_max_live_parameters": "DeepSpeed",
-        "stage3_prefetch_bucket_size": "DeepSpeed",
-        "sub_group_size": "DeepSpeed",
-    }
+    {record["field"]: record["owner"] for record in _SETTINGS if "owner" in record}
 )
+#: What each degree of parallelism is taken to be.
+DEGREES: Mapping[str, str] = MappingProxyType({r["field"]: r["told"] for r in _SETTINGS if "told" in r})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +84,8 @@ class Run:
     shard_size: int = 0
 
     def __post_init__(self) -> None:
-        for field, largest in SIZES.items():
-            whole(field, getattr(self, field), 0 if field in _MAY_BE_ZERO else 1, largest)
+        for field, (least, most) in SIZES.items():
+            whole(field, getattr(self, field), least, most)
         if self.world_size % (self.tp * self.pp * self.cp):
             raise InputError(f"tp·pp·cp {self.tp * self.pp * self.cp:,} does not divide world_size {self.world_size:,}")
         part(self.model, tp=self.tp, pp=self.pp, ep=self.ep)  # refuses what these do not divide

@@ -67,14 +67,14 @@ class Walk:
         buffer = run.held == "megatron" or (self.deepspeed and self.stage == 3)
         self.present = buffer or (run.accumulation > 1 and not self.whole)
         self.layout, self.align = layout_of(strategy, recipe, run.world_size)
-        shape, attention = _shape(model), attention_of(model, run.attention)
+        attention = attention_of(model, run.attention)
         # What each kind of layer costs, and which kind each layer is.
         self.costs = [block_cost(model, b, self.dtype, attention, run.seq_len, adapters) for b in model.blocks]
-        self.order, self.count = shape.order, len(shape.order)
+        self.order, self.trains, self.head_trains = _shape(model)
+        self.count = len(self.order)
         self.head = head_cost(model, self.dtype, run.loss, attention, run.checkpointing, run.seq_len)
         if not model.last:  # a pipeline stage before the last
             self.head = replace(self.head, norm=0, forward=0, backward=0, weight_work=0)
-        self.trains, self.head_trains = shape.trains, shape.head_trains
         self.size = [self.gather(b.tensors) for b in model.blocks]
         # Weights that autocast has cast and the backward still needs.
         autocast = self.dtype == "autocast"
@@ -95,15 +95,12 @@ class Walk:
         for kind in reversed(self.order):
             self.done.append(self.done[-1] + share[kind])
 
-    def gather(self, tensors: Iterable[Tensor]) -> int:
-        """Bytes of a gathered unit: in the compute dtype, a frozen NF4 matrix packed."""
-        base = self.run.base_dtype
-        return sum(t.count * (ceil_div(t.numel, 2) if packed(t, base) else self.unit * t.numel) for t in tensors)
-
-    def stored(self, tensors: Iterable[Tensor]) -> int:
-        """Bytes of whole tensors in the dtypes that they are stored in."""
-        trained, base = self.recipe.itemsize("weights"), self.run.base_dtype
-        sizes = ((t, trained if t.trainable else DTYPE_BYTES.get(base, 2)) for t in tensors)
+    def gather(self, tensors: Iterable[Tensor], stored: bool = False) -> int:
+        """Bytes of whole tensors in the compute dtype, or as they are stored; a frozen NF4 matrix is packed."""
+        base, frozen, trained = self.run.base_dtype, self.unit, self.unit
+        if stored:
+            frozen, trained = DTYPE_BYTES.get(base, 2), self.recipe.itemsize("weights")
+        sizes = ((t, trained if t.trainable else frozen) for t in tensors)
         return sum(t.count * (ceil_div(t.numel, 2) if packed(t, base) else size * t.numel) for t, size in sizes)
 
     def share(self, tensors: Iterable[Tensor], stage: int) -> int:
@@ -117,7 +114,7 @@ class Walk:
 
     def edges(self) -> int:
         """Bytes of gradients that DeepSpeed's stages 1 and 2 keep whole because their partition cuts them."""
-        return self.grad * _edges(self.model, self.run.world_size) * (self.deepspeed and self.stage < 3)
+        return self.grad * edge_elements(self.model, self.run.world_size) if self.deepspeed and self.stage < 3 else 0
 
     def phase(self, instant: str, gradients: int, lines: Mapping[str, int]) -> Phase:
         """The states, the gradients that exist by then, and `lines`; empty lines are left out."""
@@ -344,7 +341,7 @@ class Walk:
         """Loading: what the rank keeps of the weights, or on the GPU the whole model before it is divided."""
         whole = self.run.load == "gpu" and self.stage == 3
         name = "weights before sharding" if whole else "weights"
-        size = self.stored(self.model.tensors) if whole else self.states.weights
+        size = self.gather(self.model.tensors, stored=True) if whole else self.states.weights
         lines = (Line(line=name, bytes=size),) if size else ()
         return Phase(instant="whole model on the GPU" if whole else "weights on the GPU", lines=lines)
 
@@ -352,25 +349,17 @@ class Walk:
         """Saving: the states, and for a full state dict one unit at a time gathered as it is stored."""
         full = self.run.save == "full" and self.stage == 3
         units = (self.first, self.last, *(block.tensors for block in self.model.blocks))
-        gathered = max(map(self.stored, units)) * full
+        gathered = max(self.gather(unit, stored=True) for unit in units) * full
         return self.phase("full state dict" if full else "shards", 0, {"gathered unit": gathered})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shape:
-    """What of a model every run asks for: the kind of each layer, and what trains."""
-
-    order: tuple[int, ...]
-    trains: tuple[int, ...]
-    head_trains: int
-
-
 @lru_cache(maxsize=256)
-def _shape(model: Model) -> _Shape:
+def _shape(model: Model) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """The kind of each layer, the elements that train in each kind, and those of the head."""
     kinds = sorted((layer, kind) for kind, block in enumerate(model.blocks) for layer in block.layers)
     head = model.first if model.tied else [t for t in model.last if t.name.startswith("lm_head")]
     trains = tuple(_trainable(block.tensors) for block in model.blocks)
-    return _Shape(order=tuple(kind for _, kind in kinds), trains=trains, head_trains=_trainable(head))
+    return tuple(kind for _, kind in kinds), trains, _trainable(head)
 
 
 @lru_cache(maxsize=256)
@@ -381,11 +370,6 @@ def _ends(order: tuple[int, ...], checkpointing: str) -> tuple[int, ...]:
     for layer in range(len(order)):
         ends.setdefault(tuple(keys[layer : layer + 3]), []).append(layer)
     return tuple(sorted({layer for found in ends.values() for layer in (found[0], found[-1])}))
-
-
-@lru_cache(maxsize=256)
-def _edges(model: Model, world_size: int) -> int:
-    return edge_elements(model, world_size) if world_size > 1 else 0
 
 
 def _matrices(tensors: Iterable[Tensor]) -> int:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from calc.activations import attention_of, unsupported
 from calc.estimate.formula import OneLine, one_line
-from calc.estimate.run import Run
+from calc.estimate.run import CHOICES, DEGREES, Run
 from calc.estimate.walk import Phase, Walk
 from calc.models import Model
 from calc.models.parts import only
@@ -20,16 +20,6 @@ from calc.states import get_optimizer, get_recipe
 CONTEXT_BYTES, NCCL_BYTES = (300_000_000, 600_000_000), (360_000_000, 410_000_000)
 #: Blocks that the allocator cannot reuse: none to 5 % of the peak (PyTorch's rounding took 4.8 % of a published run).
 FRAGMENTATION_PERCENT = 5
-#: What each degree of parallelism is taken to be.
-DEGREES: Mapping[str, str] = MappingProxyType(
-    {
-        "tp": "norms and the residual stream are whole on each rank, without sequence parallelism",
-        "pp": "one forward, one backward; the largest stage is shown",
-        "cp": "each rank has its part of every sequence; keys and values in transit are not counted",
-        "ep": "tokens are routed evenly; those in transit are not counted",
-        "shard_size": "one shard group is shown; the others are copies of it",
-    }
-)
 #: GPUs that share one host's memory.
 NODE = 8
 
@@ -186,72 +176,59 @@ def _peak(run: Run, phases: Mapping[str, Phase]) -> Peak:
 
 def _assumptions(run: Run, model: Model) -> tuple[str, ...]:
     """What the numbers rest on: the choices first, then what was left out."""
-    lines = [
-        f"strategy {run.strategy}, recipe {run.recipe}, optimizer {run.optimizer}",
-        "bytes are those of the largest rank",
-        *model.assumptions,
-    ]
-    if reason := unsupported(model):
-        lines.append(f"{reason}: the phases and the peak are not computed")
-    else:
-        lines += _about_activations(run)
-    if not model.has_architecture:
-        lines.append("the one-line formula lacks its activations, and so its total")
-    lines += [f"{name} {getattr(run, name)}: {told}" for name, told in DEGREES.items() if getattr(run, name) > 1]
-    if run.strategy == "ddp":
-        lines.append("DDP holds everything on every GPU: more GPUs add throughput, not capacity")
-    if run.held != run.recipe:
-        lines.append(
+    said = {field: words[getattr(run, field)] for field, words in CHOICES.items()}
+    reason, attention = unsupported(model), attention_of(run.model, run.attention)
+    deepspeed, stage3 = run.held == "deepspeed", run.strategy == "zero3"
+    found = (
+        (True, f"strategy {run.strategy}, recipe {run.recipe}, optimizer {run.optimizer}"),
+        (True, "bytes are those of the largest rank"),
+        *((True, line) for line in model.assumptions),
+        (reason, f"{reason}: the phases and the peak are not computed"),
+        (
+            not reason,
+            f"checkpointing {run.checkpointing}: {said['checkpointing']}; {attention} attention; {said['loss']}",
+        ),
+        (not reason, f"{said['step']}; {said['load']}; {said['save']}; {NODE} GPUs share a host"),
+        (
+            not reason,
+            "the band adds a CUDA context, NCCL and fragmentation as published: it has not been measured on a GPU here",
+        ),
+        (attention != run.attention, "transformers has no SDPA for this model and falls back to eager attention"),
+        (not model.has_architecture, "the one-line formula lacks its activations, and so its total"),
+        *((getattr(run, name) > 1, f"{name} {getattr(run, name)}: {told}") for name, told in DEGREES.items()),
+        (run.strategy == "ddp", "DDP holds everything on every GPU: more GPUs add throughput, not capacity"),
+        (
+            run.held != run.recipe,
             "recipe zero is the paper's accounting between steps; phases and peak are those of DeepSpeed, "
-            "which at its step also holds fp32 gradients, sharded"
-        )
-    if run.held == "deepspeed":
-        lines.append(
-            f"reduce_bucket_size {run.reduce_bucket_size:,}"
-            + (
-                f", stage3_max_live_parameters {run.stage3_max_live_parameters:,}, sub_group_size "
-                f"{run.sub_group_size:,}: stage 3 makes fp32 gradients for one sub-group at a time"
-                if run.strategy == "zero3"
-                else ", one flat partition: its fp32 gradients are all made at once"
-            )
-        )
-    if run.lora_rank:
-        lines.append(_about_adapters(run))
-    if get_optimizer(run.optimizer).paged:
-        lines.append("paged states are managed memory, which PyTorch does not count: they are in the host's bytes")
-    if run.offload != "none":
-        copies = "; DeepSpeed's optimizer there reads fp32 gradients, beside 16-bit ones or weights"
-        where = {"nvme": "NVMe, with 16-bit gradients, up to 10⁹ weights and buffers on the host"}.get(run.offload)
-        also = copies if run.held == "deepspeed" and not where else ""
-        lines.append(f"offloaded to {where or 'the host'}: {', '.join(run.offloaded)}{also}")
-    return tuple(lines)
+            "which at its step also holds fp32 gradients, sharded",
+        ),
+        (
+            deepspeed and stage3,
+            f"reduce_bucket_size {run.reduce_bucket_size:,}, stage3_max_live_parameters "
+            f"{run.stage3_max_live_parameters:,}, sub_group_size {run.sub_group_size:,}: stage 3 makes fp32 gradients "
+            "for one sub-group at a time",
+        ),
+        (
+            deepspeed and not stage3,
+            f"reduce_bucket_size {run.reduce_bucket_size:,}, one flat partition: its fp32 gradients are made at once",
+        ),
+        (run.lora_rank, _about_adapters(run, said["base_dtype"])),
+        (
+            get_optimizer(run.optimizer).paged,
+            "paged states are managed memory, which PyTorch does not count: they are in the host's bytes",
+        ),
+        (run.offloaded, f"{said['offload']}: {', '.join(run.offloaded)}"),
+        (
+            deepspeed and run.offload in ("optimizer", "all"),
+            "DeepSpeed's optimizer on the host reads fp32 gradients, beside 16-bit ones or weights",
+        ),
+    )
+    return tuple(line for holds, line in found if holds)
 
 
-def _about_activations(run: Run) -> list[str]:
-    attention = attention_of(run.model, run.attention)
-    again = {
-        "full": "every layer is recomputed from its input",
-        "selective": "every second layer is recomputed from its input",
-        "matmuls": "each layer keeps its matrix products and attention, and recomputes the rest",
-        "none": "every layer keeps what its backward needs",
-    }
-    logits = "logits in full, upcast to fp32" if run.loss == "full" else "logits a few tokens at a time"
-    where = "each rank reads the model on the CPU" if run.load == "cpu" else "each rank reads the model on its GPU"
-    lines = [
-        f"checkpointing {run.checkpointing}: {again[run.checkpointing]}; {attention} attention; {logits}",
-        f"optimizer step {run.step}; {where}; {run.save} checkpoints; {NODE} GPUs share a host",
-        "the band adds a CUDA context, NCCL and fragmentation as published: it has not been measured on a GPU here",
-    ]
-    if attention != run.attention:
-        lines.append("transformers has no SDPA for this model and falls back to eager attention")
-    return lines
-
-
-def _about_adapters(run: Run) -> str:
+def _about_adapters(run: Run, base: str) -> str:
     """How the adapters are held, and what peft does where nobody says otherwise."""
     held = {"autocast": "fp32, under autocast", "fp32": "fp32", "fsdp2-mixed": "fp32 shards, bf16 when gathered"}
     how = held.get(run.recipe, "16-bit")
     default = "" if how.startswith("fp32") else "; peft's own default is fp32 adapters, recipe autocast"
-    told = {"nf4": "nf4, its scales in fp32", "nf4-double": "nf4, its scales quantised too"}
-    base = told.get(run.base_dtype, run.base_dtype)
     return f"LoRA rank {run.lora_rank} on {run.lora_targets}; base frozen in {base}; adapters {how}{default}"

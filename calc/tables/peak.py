@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 
-from calc.activations import ATTENTION, CHECKPOINTING, block_cost, operations
-from calc.estimate import Estimate, Phase, Run, estimate
+from calc.activations import block_cost, operations
+from calc.estimate import CHOICES, Estimate, Phase, Run, estimate
 from calc.estimate.whole import CONTEXT_BYTES, FRAGMENTATION_PERCENT, NCCL_BYTES
 from calc.fit import Verdict, verdict
 from calc.gpus import Gpu, get
@@ -208,7 +208,7 @@ def layer_table(model: Model) -> str:
 def checkpointing_table(model: Model, seq_len: int) -> str:
     """What all layers keep for one sequence, by checkpointing."""
     rows = []
-    for name in CHECKPOINTING:
+    for name in CHOICES["checkpointing"]:
         costs = [(block_cost(model, b, "bf16", "sdpa", seq_len), b) for b in model.blocks]
         kept = seq_len * sum(cost.kept(name, layer) for cost, b in costs for layer in b.layers)
         rows.append([f"`{name}`", number(kept // seq_len), number(kept), size(kept, "GB", 2)])
@@ -219,9 +219,9 @@ def attention_table(run: Run, seq_lens: Sequence[int]) -> str:
     """The peak by attention implementation and sequence length."""
     rows = []
     for seq_len in seq_lens:
-        found = [estimate(replace(run, attention=name, seq_len=seq_len)).peak for name in ATTENTION]
+        found = [estimate(replace(run, attention=name, seq_len=seq_len)).peak for name in CHOICES["attention"]]
         rows.append([f"{seq_len:,}", *(size(peak.bytes) if peak else "–" for peak in found)])
-    return markdown([">Sequence length", *(f">`{name}`" for name in ATTENTION)], rows)
+    return markdown([">Sequence length", *(f">`{name}`" for name in CHOICES["attention"])], rows)
 
 
 def allowance_table() -> str:
