@@ -11,17 +11,11 @@ from calc.estimate import OVERHEAD_BYTES
 from calc.models import load
 from calc.tables.figures import bars
 from calc.tables.text import LINES, markdown, size
-from calc.units import UNITS, decimal
+from calc.units import UNITS, decimal, records
 
 #: What each verdict means, and the colour it is set in.
 MEANINGS: Mapping[str, tuple[str, str]] = {
-    "inconsistent": ("one ledger gives the source's other numbers, and not this one", "no"),
-    "stale": ("the tool prints something else today", "tight"),
-    "exact": ("a ledger that the stated setup allows gives exactly this", "fits"),
-    "rounds to": ("such a ledger gives it at the printed precision; a measurement: inside the band", "fits"),
-    "different ledger": ("only a ledger that the setup does not state gives it, or comes within 25 %", "tight"),
-    "wrong": ("no ledger comes within 25 %, or the number is below every one of them", "no"),
-    "not decidable": ("an assumption is missing; the row says which", ""),
+    record["verdict"]: (record["meaning"], record["colour"]) for record in records("verdicts")
 }
 
 
@@ -119,10 +113,8 @@ def _name(way: Way, models: object = "") -> str:
 
 def ledgers_table() -> str:
     """Every named ledger that claims are compared with: bytes per parameter with AdamW, and what it is."""
-    rows = []
-    for name, ledger in ledgers().items():
-        if ledger.calculator is None:
-            rows.append([f"`{name}`", _per_param(ledger), ledger.title])
+    own = [ledger for ledger in ledgers().values() if ledger.calculator is None]
+    rows = [[f"`{ledger.name}`", _per_param(ledger), ledger.title] for ledger in own]
     return markdown(["Ledger", ">Bytes per parameter", "What it counts"], rows)
 
 
@@ -197,17 +189,11 @@ def calculators_bars() -> str:
 def differences_table() -> str:
     """Each reason why they differ, with the least and the most that it is worth per GPU."""
     found = [_sums(parts) for _, _, parts in _calculators()]
-    why = {
-        "States": ("Bytes per parameter", "gradients in fp32 or not at all; a master copy or none"),
-        "Activations": ("Activations", "full checkpointing, selective, none; divided by N or not"),
-        "Gathered": ("What is gathered", "nothing, one matrix, two layers, or buffers of 4 B per parameter, divided"),
-        "Constants": ("Constants", "CUDA's context and libraries, or nothing"),
-        "Margin": ("A margin on everything", "a factor that makes up for what was forgotten"),
-    }
     rows = []
-    for column, (title, reason) in why.items():
-        amounts = sorted(sums[column] for sums in found)
-        rows.append([title, size(amounts[0]) if amounts[0] else "nothing", size(amounts[-1]), reason])
+    for record in records("differences"):
+        amounts = sorted(sums[record["column"]] for sums in found)
+        least = size(amounts[0]) if amounts[0] else "nothing"
+        rows.append([record["title"], least, size(amounts[-1]), record["reason"]])
     totals = sorted(sum(sums.values()) for sums in found)
     looks = [total - total * UNITS["GB"] // UNITS["GiB"] for total in totals]
     rows.append(["The unit", size(looks[0]), size(looks[-1]), "2³⁰ bytes printed as GB look 6.9 % smaller"])
@@ -227,12 +213,10 @@ def text_b_room() -> str:
     """What Text B's totals leave for its activation term, with nominal and with exact counts of parameters."""
     rows = []
     for title, count in (("nominal, 70B", "70B"), ("exact", "llama-3.3-70b")):
-        kept = [int(16 * load(count).num_params / gpus) + OVERHEAD_BYTES for gpus in (8, 16)]
-        half, unit = UNITS["GB"] // 2, UNITS["GB"]
-        room = [
-            f"{size(total * unit - half - k, 'GB', 2)} to {size(total * unit + half - k, 'GB', 2)}"
-            for total, k in zip((146, 76), kept, strict=True)
-        ]
-        rows.append([title, *room, f"more than {size(76 * unit - kept[1], 'GB', 2)}"])
+        room, half = [], UNITS["GB"] // 2
+        for total, gpus in ((146, 8), (76, 16)):
+            left = total * UNITS["GB"] - int(16 * load(count).num_params / gpus) - OVERHEAD_BYTES
+            room.append(f"{size(left - half, 'GB', 2)} to {size(left + half, 'GB', 2)}")
+        rows.append([title, *room, f"more than {size(left, 'GB', 2)}"])
     heads = [">Leaves for 146 at eight", ">Leaves for 76 at sixteen", ">Needed to leave out 80GB cards at sixteen"]
     return markdown(["Parameters", *heads], rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from calc import gpus
 from calc.estimate import Estimate, Run, estimate
@@ -23,19 +23,15 @@ def one_copy(found: Estimate) -> str:
     """The four lines of what one run keeps, exact bytes first, with the bytes per parameter."""
     params = found.model.num_params
     amounts = [(TITLES[line], getattr(found.states, line)) for line in LINES]
-    rows = [
-        [title, per_param(amount, params), number(amount), size(amount)]
-        for title, amount in [*amounts, ("Total", found.states.total)]
-    ]
+    amounts.append(("Total", found.states.total))
+    rows = [[title, per_param(amount, params), number(amount), size(amount)] for title, amount in amounts]
     return markdown(["Line", ">Bytes per parameter", ">Bytes", ">Rounded"], rows, total=True)
 
 
 def paper_total(found: Estimate) -> str:
     """The one-line formula of one run, each term its own row, with the total."""
     line = found.one_line
-    terms = ("weights", "master", "gradients", "optimizer", "bucket", "activations", "overhead")
-    amounts = [(TITLES[term], getattr(line, term)) for term in terms]
-    rows = [[title, number(amount), size(amount)] for title, amount in amounts if amount]
+    rows = [[TITLES[term], number(amount), size(amount)] for term, amount in asdict(line).items() if amount]
     rows.append(["Total per GPU", number(line.total), size(line.total)])
     return markdown(["Term", ">Bytes", ">Rounded"], rows, total=True)
 
@@ -45,15 +41,8 @@ def by_strategy(runs: Iterable[Run], gpu: gpus.Gpu) -> str:
     rows = []
     for run in runs:
         kept = estimate(run).states
-        rows.append(
-            [
-                strategy_title(run),
-                *(size(getattr(kept, line)) for line in LINES),
-                f"**{size(kept.total)}**",
-                size(undivided(run)),
-                over(kept.total, gpu.visible_bytes),
-            ]
-        )
+        amounts = (*(size(getattr(kept, line)) for line in LINES), f"**{size(kept.total)}**", size(undivided(run)))
+        rows.append([strategy_title(run), *amounts, over(kept.total, gpu.visible_bytes)])
     heads = (*(f">{TITLES[line]}" for line in LINES), ">States per GPU", ">Does not shrink with N")
     return markdown(["Run", *heads, f">Against {size(gpu.visible_bytes, 'GB', 2)}"], rows)
 
@@ -70,20 +59,16 @@ def strategy_title(run: Run) -> str:
 
 def adam_table(chosen: Iterable[Model]) -> str:
     """AdamW, 8-bit Adam with and without a master copy: state, states and one-line total on one GPU."""
-    ways = (
-        ("AdamW", "zero", "adamw"),
-        ("8-bit Adam", "zero", "adamw8bit"),
-        ("8-bit Adam, no master copy", "pure-bf16", "adamw8bit"),
-    )
+    ways = {"AdamW": ("zero", "adamw"), "8-bit Adam": ("zero", "adamw8bit")}
+    ways["8-bit Adam, no master copy"] = ("pure-bf16", "adamw8bit")
     rows = []
     for model in chosen:
-        for title, recipe, optimizer in ways:
+        name = model.name.rpartition("/")[2].removesuffix("-Instruct")
+        for title, (recipe, optimizer) in ways.items():
             line = estimate(Run(model=model, recipe=recipe, optimizer=optimizer)).one_line
             master = size(line.master) if line.master else "none"
             amounts = (size(line.optimizer), size(line.weights), size(line.gradients), master)
-            rows.append(
-                [model.name.rpartition("/")[2].removesuffix("-Instruct"), title, *amounts, f"**{size(line.total)}**"]
-            )
+            rows.append([name, title, *amounts, f"**{size(line.total)}**"])
     heads = (">Optimizer state", ">Weights", ">Gradients", ">Master copy", ">One-line total")
     return markdown(["Model", "Optimizer", *heads], rows)
 
@@ -104,18 +89,12 @@ def climb_table(run: Run) -> str:
     for row in fit(run):
         peak = row.found.peak if row.found else None
         near = row.near_miss.num_gpus if row.num_gpus and row.near_miss and row.near_miss.verdict == "tight" else None
-        rows.append(
-            [
-                short(row.gpu.name),
-                f"**{row.num_gpus_one_line}**" if row.num_gpus_one_line else "none",
-                size(row.one_line_bytes),
-                size(row.label_limit_bytes),
-                (f"**{row.num_gpus}**" if row.num_gpus else "none" if peak else "not known")
-                + (f" (tight: {near})" if near else ""),
-                size(peak.bytes if peak else None),
-                size(row.gpu.visible_bytes),
-            ]
-        )
+        ruled = f"**{row.num_gpus_one_line}**" if row.num_gpus_one_line else "none"
+        fitting = f"**{row.num_gpus}**" if row.num_gpus else "none" if peak else "not known"
+        fitting += f" (tight: {near})" if near else ""
+        sizes = (size(row.one_line_bytes), size(row.label_limit_bytes))
+        rest = (fitting, size(peak.bytes if peak else None), size(row.gpu.visible_bytes))
+        rows.append([short(row.gpu.name), ruled, *sizes, *rest])
     heads = (">By the rule", ">One-line total there", ">95 % of the label", ">By the peak", ">Peak there", ">Visible")
     return markdown(["GPU", *heads], rows)
 
@@ -142,9 +121,8 @@ def state_bars(runs: Iterable[Run], gpu: gpus.Gpu, title: str) -> str:
         rows[strategy_title(run)] = {line: getattr(kept, line) for line in _WHOLE_FIRST}
         whole[strategy_title(run)] = undivided(run)
     totals = {name: sum(parts.values()) for name, parts in rows.items()}
-    told = "; ".join(
-        f"{name} {size(total)}, of it whole on every GPU {size(whole[name])}" for name, total in totals.items()
-    )
+    shared = "of it whole on every GPU"
+    told = "; ".join(f"{name} {size(total)}, {shared} {size(whole[name])}" for name, total in totals.items())
     notes = {name: over(total, limit) for name, total in totals.items()}
     name = f"{short(gpu.name)} shows a process"
     return bars(rows, limit, name, title, f"States per GPU: {told}.", notes=notes, whole=whole)

@@ -21,10 +21,8 @@ def models_table() -> str:
             continue
         total, active = model.num_params, model.num_active
         shown = "all" if active == total else number(active)
-        block = number(model.largest_block.numel)
-        rows.append(
-            [name, model.model_type, number(total), shown, "yes" if model.tied else "no", block, size(2 * total)]
-        )
+        tied, block = "yes" if model.tied else "no", number(model.largest_block.numel)
+        rows.append([name, model.model_type, number(total), shown, tied, block, size(2 * total)])
     heads = (">Parameters", ">Active per token", "Tied", ">Largest block", ">bf16")
     return markdown(["Model", "Type", *heads], rows)
 
@@ -42,36 +40,23 @@ def hub_table() -> str:
 
 def gpus_table() -> str:
     """Every known GPU: label, what the driver reports, what a process sees, topology."""
-    rows = [
-        [
-            f"{gpu.name}<br>`{slug}`",
-            f"{gpu.label_gb} GB",
-            size(gpu.driver_bytes, "GB", 2),
-            size(gpu.visible_bytes, "GB", 2) + ("" if gpu.visible_exact or not gpu.visible_bytes else " ≈"),
-            number(gpu.node_gpus),
-            gpu.topology,
-            gpu.confidence["framework"],
-        ]
-        for slug, gpu in gpus.known().items()
-    ]
-    return markdown(
-        ["GPU", ">Label", ">Driver", ">Visible to a process", ">GPUs per node", "Topology", "Visible: source"],
-        rows,
-    )
+    rows = []
+    for slug, gpu in gpus.known().items():
+        about = "" if gpu.visible_exact or not gpu.visible_bytes else " ≈"
+        sizes = (f"{gpu.label_gb} GB", size(gpu.driver_bytes, "GB", 2), size(gpu.visible_bytes, "GB", 2) + about)
+        told = (number(gpu.node_gpus), gpu.topology, gpu.confidence["framework"])
+        rows.append([f"{gpu.name}<br>`{slug}`", *sizes, *told])
+    heads = (">Label", ">Driver", ">Visible to a process", ">GPUs per node", "Topology", "Visible: source")
+    return markdown(["GPU", *heads], rows)
 
 
 def optimizers_table() -> str:
     """Every optimizer: states, nominal bytes per parameter in fp32 and bf16, library."""
-    rows = [
-        [
-            f"`{name}`",
-            ", ".join(f"`{state}`" for state in item.states) or "none",
-            item.nominal_bytes("fp32"),
-            item.nominal_bytes("bf16"),
-            "; ".join(filter(None, (item.library, item.note))),
-        ]
-        for name, item in OPTIMIZERS.items()
-    ]
+    rows = []
+    for name, item in OPTIMIZERS.items():
+        states = ", ".join(f"`{state}`" for state in item.states) or "none"
+        library = "; ".join(filter(None, (item.library, item.note)))
+        rows.append([f"`{name}`", states, item.nominal_bytes("fp32"), item.nominal_bytes("bf16"), library])
     return markdown(["Name", "States", ">fp32 states", ">bf16 states", "Library"], rows)
 
 
@@ -81,14 +66,7 @@ def recipes_table() -> str:
     for name, recipe in RECIPES.items():
         lines = [recipe.itemsize(line) for line in ("weights", "gradients", "master")]
         state = OPTIMIZERS["adamw"].nominal_bytes(recipe.state_dtype)
-        rows.append(
-            [
-                f"`{name}`",
-                *(line or "–" for line in lines),
-                sum(lines) + state,
-                recipe.held_by,
-            ]
-        )
+        rows.append([f"`{name}`", *(line or "–" for line in lines), sum(lines) + state, recipe.held_by])
     return markdown(["Name", ">Weights", ">Gradients", ">Master", ">With AdamW", "Stack that holds it"], rows)
 
 
