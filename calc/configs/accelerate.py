@@ -5,45 +5,43 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from calc.configs.formats import keys
-from calc.units import InputError, unknown, whole
+from calc.configs.formats import keys, known
+from calc.units import InputError, named, whole
 
 Found = tuple[dict[str, Any], dict[str, Any], list[str]]
 
 
-def _known(found: Any, section: str = "") -> Mapping[str, Any]:
-    """`found`, once each of its keys is one that Accelerate knows; the launcher adds a missing `fsdp_`."""
-    if not isinstance(found, Mapping):
-        raise InputError(f"{section} must be a mapping, not {type(found).__name__}")
-    known, prefix = keys("accelerate", section), "fsdp_" if section == "fsdp_config" else ""
-    full = {key if key.startswith(prefix) else prefix + key: value for key, value in found.items()}
-    for key in full:
-        if key not in known:
-            raise unknown(f"Accelerate key{' in ' * bool(section)}{section}", key, known)
-    return full
+Reader = Callable[[Any], tuple[dict[str, Any], list[str]]]
 
 
-def read(config: Mapping[str, Any], world_size: int, other: Callable[[Any], tuple[dict[str, Any], list[str]]]) -> Found:
+def read(config: Mapping[str, Any], world_size: int, other: Reader) -> Found:
     """The fields of `Run` that a config says, those that it leaves to the library, and notes, one line each.
 
     `other` reads a DeepSpeed config, given as its path or its keys.
     """
-    config, kinds = _known(config), ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED")
-    if (kind := config.get("distributed_type")) not in kinds:
-        raise unknown("distributed_type", kind, kinds)
+    config = known("Accelerate", config)
+    kind = str(config.get("distributed_type"))
+    named("distributed_type", kind, dict.fromkeys(("NO", "MULTI_GPU", "FSDP", "DEEPSPEED")))
     count = whole("num_processes", config.get("num_processes", 1 if kind == "NO" else world_size), 1, 1_000_000)
     if count != world_size:
         raise InputError(f"num_processes {count:,} contradicts --gpus {world_size:,}")
-    precision = config.get("mixed_precision") or "no"  # YAML takes a bare no for false
-    if precision not in ("no", "bf16", "fp16"):
-        raise unknown("mixed_precision", precision, ("no", "bf16", "fp16"))
+    precision = str(config.get("mixed_precision") or "no")  # YAML takes a bare no for false
+    named("mixed_precision", precision, dict.fromkeys(("no", "bf16", "fp16")))
     if kind == "DEEPSPEED":
-        return _deepspeed(_known(config.get("deepspeed_config", {}), "deepspeed_config"), precision, other)
+        return _deepspeed(_section(config, "deepspeed_config"), precision, other)
     if kind == "FSDP":
-        says, leaves, notes = _fsdp(_known(config.get("fsdp_config", {}), "fsdp_config"), precision)
-        return says | _groups(_known(config.get("parallelism_config", {}), "parallelism_config")), leaves, notes
+        says, leaves, notes = _fsdp(_section(config, "fsdp_config"), precision)
+        return says | _groups(_section(config, "parallelism_config")), leaves, notes
     note = "the file does not say the weights' dtype: bf16, as in the checkpoint, unless --recipe says otherwise"
     return {"strategy": "single" if kind == "NO" else "ddp"}, {"recipe": "pure-bf16"}, [note]
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A section whose keys Accelerate knows; its launcher adds a missing `fsdp_`."""
+    found = config.get(name, {})
+    if name == "fsdp_config" and isinstance(found, Mapping):
+        found = {"fsdp_" + key.removeprefix("fsdp_"): value for key, value in found.items()}
+    return known("Accelerate", found, name)
 
 
 def _groups(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,14 +64,11 @@ def _fsdp(given: Mapping[str, Any], precision: str) -> Found:
         if filled.get(key, "none") not in ("true", "false", "none"):
             raise InputError(f"{key} must be true or false, not {filled[key][:40]!r}")
     notes = [f"{key} {filled[key]}: Accelerate default" for key in used if key not in given]
-    for key, allowed in (
-        ("fsdp_auto_wrap_policy", ("transformer_based_wrap",)),
-        (reshard, ("full_shard", "1", "shard_grad_op", "2") if version == 1 else ("true", "false")),
-    ):
+    ways = ("full_shard", "1", "shard_grad_op", "2") if version == 1 else ("true", "false")
+    for key, allowed in {"fsdp_auto_wrap_policy": ("transformer_based_wrap",), reshard: ways}.items():
         if filled[key] not in allowed:
-            raise InputError(
-                f"{key} {given.get(key, 'left out')} is not counted; counted: {', '.join(allowed).upper()}"
-            )
+            told = given.get(key, "left out")
+            raise InputError(f"{key} {told} is not counted; counted: {', '.join(allowed).upper()}")
     says: dict[str, Any] = {
         "strategy": f"fsdp{version}",
         "reshard_after_forward": filled[reshard] in ("full_shard", "1", "true"),
@@ -91,9 +86,7 @@ def _fsdp(given: Mapping[str, Any], precision: str) -> Found:
     return says, {"recipe": "pure-bf16"}, notes
 
 
-def _deepspeed(
-    given: Mapping[str, Any], precision: str, other: Callable[[Any], tuple[dict[str, Any], list[str]]]
-) -> Found:
+def _deepspeed(given: Mapping[str, Any], precision: str, other: Reader) -> Found:
     if path := given.get("deepspeed_config_file"):
         extra = [key for key in given if key.startswith(("zero_", "offload_", "gradient_"))]
         if extra or precision != "no":
@@ -101,10 +94,8 @@ def _deepspeed(
         says, notes = other(str(path))
         return says, {}, notes
     zero: dict[str, Any] = {"stage": given.get("zero_stage", 2)}
-    devices = {name: given.get(f"offload_{name}_device", "none") for name in ("optimizer", "param")}
-    zero |= {f"offload_{name}": {"device": device} for name, device in devices.items() if device != "none"}
-    half = {} if precision == "no" else {precision: {"enabled": True}}
-    says, notes = other(
-        {"zero_optimization": zero, "gradient_accumulation_steps": given.get("gradient_accumulation_steps", 1), **half}
-    )
+    devices = {name: given.get(f"{name}_device", "none") for name in ("offload_optimizer", "offload_param")}
+    zero |= {name: {"device": device} for name, device in devices.items() if device != "none"}
+    config = {"zero_optimization": zero} | ({} if precision == "no" else {precision: {"enabled": True}})
+    says, notes = other(config | {"gradient_accumulation_steps": given.get("gradient_accumulation_steps", 1)})
     return says, {}, [*[f"zero_stage {zero['stage']}: Accelerate default"] * ("zero_stage" not in given), *notes]

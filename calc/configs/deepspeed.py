@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from calc.configs.formats import keys
+from calc.configs.formats import keys, known
 from calc.configs.writing import buckets
 from calc.models import Model
-from calc.units import InputError, unknown, whole
+from calc.units import InputError, records, unknown, whole
 
-#: Known keys that change what is kept in a way that is not counted here.
-_UNCOUNTED = (
-    *("torch_autocast", "tensor_parallel", "expert_parallel", "weight_quantization", "data_types"),
-    *("zenflow", "zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_nontrainable_weights"),
-    *("bf16_master_weights_and_grads", "bf16_optimizer_states", "fp16_master_weights_and_grads"),
-)
 _BATCH = {"train_micro_batch_size_per_gpu": "micro_batch", "gradient_accumulation_steps": "accumulation"}
 _SIZES = ("reduce_bucket_size", "sub_group_size", "stage3_max_live_parameters", "stage3_prefetch_bucket_size")
 #: Names that DeepSpeed used to have and still takes.
@@ -26,15 +20,11 @@ _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "lion": "lion", "sgd": "sgd", 
 
 def _known(found: Any, section: str = "") -> Mapping[str, Any]:
     """`found`, once each of its keys is one that DeepSpeed knows and that is counted."""
-    if not isinstance(found, Mapping):
-        raise InputError(f"{section} must be a JSON object, not {type(found).__name__}")
-    known = keys("deepspeed", section)
-    for key, value in found.items():
-        if key not in known:
-            raise unknown(f"DeepSpeed key{' in ' * bool(section)}{section}", key, known)
-        if key in _UNCOUNTED and (value is True or value not in (False, None, 1, {})):
+    config, uncounted = known("DeepSpeed", found, section), records("config-uncounted")[0]["keys"]
+    for key, value in config.items():
+        if key in uncounted and (value is True or value not in (False, None, 1, {})):
             raise InputError(f"{section}{'.' * bool(section)}{key} changes what DeepSpeed keeps; it is not counted")
-    return found
+    return config
 
 
 def _flag(key: str, value: object) -> bool:
@@ -112,11 +102,9 @@ def _offload(zero: Mapping[str, Any], stage: int) -> str:
             raise InputError(f"zero_optimization.{name} has {why}; allowed: cpu, nvme, none")
         found.append(device)
     if tuple(found) not in meant:
+        told = f"zero_optimization.offload_optimizer {found[0]} with offload_param {found[1]}"
         counted = " or ".join(" and ".join(pair) for pair in meant)
-        raise InputError(
-            f"zero_optimization.offload_optimizer {found[0]} with offload_param {found[1]} is not counted in stage "
-            f"{stage}; counted: {counted}"
-        )
+        raise InputError(f"{told} is not counted in stage {stage}; counted: {counted}")
     return meant[found[0], found[1]]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from types import MappingProxyType
+from typing import Any
 
 from calc.estimate import FSDP, Run, estimate
 from calc.states import get_recipe
@@ -107,6 +108,16 @@ def keys(library: str, section: str = "") -> Mapping[str, object]:
     known = {(record["library"], record["section"]): record for record in records("config-keys")}
     record = known[library, section]
     return MappingProxyType({key: record["defaults"].get(key) for key in record["keys"]})
+
+
+def known(title: str, found: Any, section: str = "") -> Mapping[str, Any]:
+    """`found`, what a DeepSpeed or Accelerate file has in a section, once the library knows each of its keys."""
+    if not isinstance(found, Mapping):
+        words = {"DeepSpeed": "JSON object", "Accelerate": "mapping"}
+        raise InputError(f"{section} must be a {words[title]}, not {type(found).__name__}")
+    for key in found:
+        named(f"{title} key{' in ' * bool(section)}{section}", key, keys(title.lower(), section))
+    return found
 
 
 @cache
