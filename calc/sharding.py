@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from calc.models import Model, Tensor
 from calc.states import Optimizer, Recipe, is_muon, state_bytes
-from calc.units import DTYPE_BYTES, ceil_div, nf4_bytes, records, unknown
+from calc.units import DTYPE_BYTES, ceil_div, named, nf4_bytes, records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +43,7 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
 
 def get_strategy(name: str) -> Strategy:
     """The strategy of that name; raises `InputError` with the nearest known one."""
-    if name not in STRATEGIES:
-        raise unknown("strategy", name, STRATEGIES)
-    return STRATEGIES[name]
+    return named("strategy", name, STRATEGIES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,12 +127,7 @@ def units(model: Model) -> Iterator[tuple[tuple[Tensor, ...], int]]:
 
 
 def kept(
-    model: Model,
-    recipe: Recipe,
-    optimizer: Optimizer,
-    strategy: Strategy,
-    world_size: int,
-    base_dtype: str = "bf16",
+    model: Model, recipe: Recipe, optimizer: Optimizer, strategy: Strategy, world_size: int, base_dtype: str = "bf16"
 ) -> Kept:
     """Bytes of weights, master copy, gradients and optimizer state on the largest of N ranks.
 
@@ -214,10 +207,12 @@ def scales(tensors: Iterable[Tensor], base_dtype: str) -> int:
     return sum(t.count * (nf4_bytes(t.numel, double_quantised=double) - ceil_div(t.numel, 2)) for t in small)
 
 
-def pieces(
-    model: Model, optimizer: Optimizer, layout: str, world_size: int, align: int = 1
-) -> Iterator[list[tuple[tuple[int, ...], str, int]]]:
-    """What each rank hands its optimizer, as (shape, kind, how many alike); ranks like another are left out.
+#: What a rank hands its optimizer: a shape, its kind, and how many alike.
+Piece = tuple[tuple[int, ...], str, int]
+
+
+def pieces(model: Model, optimizer: Optimizer, layout: str, world_size: int, align: int = 1) -> Iterator[list[Piece]]:
+    """What each rank hands its optimizer; ranks like another are left out.
 
     Source: the state tensors of PyTorch's and DeepSpeed's optimizers on real ranks (Verification page).
     """
@@ -237,7 +232,7 @@ def pieces(
         yield [((largest_share(trainable, layout, world_size),), "flat", 1)]
 
 
-def _on_flat_shards(model: Model, world_size: int, align: int) -> Iterator[list[tuple[tuple[int, ...], str, int]]]:
+def _on_flat_shards(model: Model, world_size: int, align: int) -> Iterator[list[Piece]]:
     """FSDP1's pieces on each rank where a tensor begins or ends, and on the next: others are like one of these."""
     found, edges = [], set[int]()
     for tensors, count in units(model):
@@ -246,7 +241,7 @@ def _on_flat_shards(model: Model, world_size: int, align: int) -> Iterator[list[
             found.append((spans, share, count))
             edges |= {at // share + after for start, end, _ in spans for at in (start, end - 1) for after in (0, 1)}
     for rank in sorted(rank for rank in edges if rank < world_size):
-        held: list[tuple[tuple[int, ...], str, int]] = []
+        held: list[Piece] = []
         for spans, share, count in found:
             low, high = rank * share, (rank + 1) * share
             for at in range(bisect_right(spans, low, key=lambda span: span[1]), len(spans)):
@@ -257,9 +252,7 @@ def _on_flat_shards(model: Model, world_size: int, align: int) -> Iterator[list[
         yield held
 
 
-def _dealt(
-    tensors: tuple[Tensor, ...], optimizer: Optimizer, world_size: int
-) -> list[list[tuple[tuple[int, ...], str, int]]]:
+def _dealt(tensors: tuple[Tensor, ...], optimizer: Optimizer, world_size: int) -> list[list[Piece]]:
     """Whole tensors, largest first, each to the rank with the fewest elements so far.
 
     Muon is two optimizers, and each deals out its own.
@@ -267,7 +260,7 @@ def _dealt(
     """
     # A rank beyond the tensors gets none; one of those is enough.
     world_size = min(world_size, 1 + sum(t.count for t in tensors))
-    held: list[list[tuple[tuple[int, ...], str, int]]] = [[] for _ in range(world_size)]
+    held: list[list[Piece]] = [[] for _ in range(world_size)]
     for rest in (False, True):
         load = [(0, rank) for rank in range(world_size)]
         mine = [t for t in tensors if rest == (optimizer.rule == "muon" and not is_muon(t.shape, t.kind))]

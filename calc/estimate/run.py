@@ -10,7 +10,7 @@ from calc.models import Model, with_adapters
 from calc.models.parts import part, stages
 from calc.sharding import get_strategy
 from calc.states import get_optimizer, get_recipe, refuse
-from calc.units import InputError, ceil_div, records, unknown, whole
+from calc.units import InputError, ceil_div, named, records, whole
 
 FSDP = ("fsdp1", "fsdp2", "hsdp")
 _SETTINGS = tuple(records("settings"))
@@ -112,9 +112,8 @@ class Run:
         if not fsdp and self.reduce_dtype not in ("", own):
             raise InputError(f"reduce_dtype is a setting of FSDP; strategy {self.strategy!r} reduces in {own}")
         object.__setattr__(self, "reduce_dtype", self.reduce_dtype or own)
-        for field, allowed in CHOICES.items():
-            if getattr(self, field) not in allowed:
-                raise unknown(field, getattr(self, field), allowed)
+        for field, words in CHOICES.items():
+            named(field, getattr(self, field), words)
         if self.base_dtype != "bf16" and not self.lora_rank:
             raise InputError(f"base_dtype {self.base_dtype!r} is for a frozen base: give lora_rank as well")
         stack = "FSDP" if fsdp else "DeepSpeed" if self.held == "deepspeed" else "DDP"
@@ -124,16 +123,8 @@ class Run:
                 raise InputError(f"{name} must be true or false, not {value!r}")
             if value != default and owner != stack:
                 raise InputError(f"{name} is a setting of {owner}; strategy {self.strategy!r} has none")
-        self._check_offload(strategy.stage)
-
-    def _check_offload(self, stage: int) -> None:
-        """Raise `InputError` where the strategy's stack has no such offload."""
-        if self.offload == "none":
-            return
-        fsdp = self.strategy in FSDP
-        deepspeed = self.held == "deepspeed"
-        allowed = ["none"] + ["optimizer"] * deepspeed + ["all"] * (fsdp or (deepspeed and stage == 3))
-        allowed += ["nvme"] * (deepspeed and stage == 3)
+        offloads = {"DDP": (), "FSDP": ("all",), "DeepSpeed": ("optimizer", "all", "nvme")}[stack]
+        allowed = ("none", *(offloads if fsdp or strategy.stage == 3 else offloads[:1]))
         if self.offload not in allowed:
             raise InputError(
                 f"offload {self.offload!r} does not exist under strategy {self.strategy!r} with recipe "
@@ -191,7 +182,5 @@ class Run:
             return self.model
         targets = self.lora_targets
         return with_adapters(
-            self.model,
-            rank=self.lora_rank,
-            targets=targets if targets == "all-linear" else tuple(targets.split(",")),
+            self.model, rank=self.lora_rank, targets=targets if targets == "all-linear" else tuple(targets.split(","))
         )

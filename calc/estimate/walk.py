@@ -14,11 +14,7 @@ from calc.states import get_recipe
 from calc.units import DTYPE_BYTES, ceil_div
 
 #: Lines that are no plain sum of shapes and dtypes: set by the user, or found by measuring.
-_KINDS = {
-    "reduce bucket": "config",
-    "gathered parameters": "config",
-    "gradients being reduced": "measured",
-}
+_KINDS = {"reduce bucket": "config", "gathered parameters": "config", "gradients being reduced": "measured"}
 _STATES = ("weights", "master", "optimizer")
 
 #: Bytes by line.
