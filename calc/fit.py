@@ -119,12 +119,14 @@ def climb(run: Run, gpu: Gpu, most: int = BEYOND[-1]) -> Row:
             first = tried
             break
     num_gpus, found, near_miss = _climb_peak(run, gpu, (*counts, *beyond))
+    worst = found.phases[found.peak.phase].lines if found and found.peak and found.phases else ()
+    line = max(worst, key=lambda line: line.bytes).line if worst else None
     return Row(
         gpu=gpu,
         num_gpus=num_gpus,
         verdict=verdict(found, gpu) if found else None,
         found=found,
-        limiting_line=_largest_line(found) if found else None,
+        limiting_line=line,
         near_miss=near_miss,
         num_gpus_one_line=first,
         tried=tried,
@@ -147,13 +149,6 @@ def _climb_peak(run: Run, gpu: Gpu, counts: Iterable[int]) -> tuple[int | None, 
         if said and found.peak:
             near_miss = Try(num_gpus=count, verdict=said, over_bytes=found.peak.low - gpu.visible_bytes)
     return None, found, near_miss
-
-
-def _largest_line(found: Estimate) -> str | None:
-    """The line of the peak's phase with most bytes."""
-    if not found.peak or not found.phases:
-        return None
-    return max(found.phases[found.peak.phase].lines, key=lambda line: line.bytes).line
 
 
 def largest(run: Run, gpu: Gpu, field: str) -> int:
@@ -184,9 +179,7 @@ def fit(run: Run, gpus: Iterable[Gpu] = (), most: int = BEYOND[-1]) -> tuple[Row
     A bare count has no activations and cannot be fitted by the one-line total: `InputError`.
     """
     if not run.model.has_architecture:
-        raise InputError(
-            f"fit needs a model with an architecture, not the bare count {run.model.name!r}: "
-            "give a known name or a config.json"
-        )
+        why = f"needs a model with an architecture, not the bare count {run.model.name!r}"
+        raise InputError(f"fit {why}: give a known name or a config.json")
     chosen = tuple(gpus) or tuple(gpu for gpu in known().values() if gpu.counts())
     return tuple(climb(run, gpu, most) for gpu in chosen)

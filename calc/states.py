@@ -154,17 +154,13 @@ def refuse(strategy: str, recipe: Recipe, optimizer: Optimizer) -> None:
     """
     if strategy not in recipe.strategies:
         fitting = (name for name, other in RECIPES.items() if strategy in other.strategies)
-        raise InputError(
-            f"recipe {recipe.name!r} does not run under strategy {strategy!r}; "
-            f"it runs under: {', '.join(recipe.strategies)}; "
-            f"{strategy} takes recipe: {', '.join(fitting)}"
-        )
+        ways = f"it runs under: {', '.join(recipe.strategies)}; {strategy} takes recipe: {', '.join(fitting)}"
+        raise InputError(f"recipe {recipe.name!r} does not run under strategy {strategy!r}; {ways}")
     if reason := _trouble(strategy, recipe, optimizer):
         fitting = (name for name, other in OPTIMIZERS.items() if not _trouble(strategy, recipe, other))
-        raise InputError(
-            f"optimizer {optimizer.name!r} does not run under strategy {strategy!r} with recipe "
-            f"{recipe.name!r}: {reason}; allowed: {', '.join(fitting)}"
-        )
+        pair = f"strategy {strategy!r} with recipe {recipe.name!r}"
+        allowed = ", ".join(fitting)
+        raise InputError(f"optimizer {optimizer.name!r} does not run under {pair}: {reason}; allowed: {allowed}")
 
 
 def _trouble(strategy: str, recipe: Recipe, optimizer: Optimizer) -> str:

@@ -51,7 +51,7 @@ def test_a_room_imports_only_from_rooms_above_it(path: Path) -> None:
 
 def lines_of_code(source: str) -> int:
     """Lines that hold code: no blank lines, no comments, and no docstrings, of which there cannot be too many."""
-    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING}
+    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in skipped and not token.string.startswith('"""'):

@@ -46,9 +46,8 @@ class Ledger:
             state = get_optimizer(setup["optimizer"]).nominal_bytes(recipe.state_dtype)
             per_param.append(("optimizer", Fraction(state), 1))
         found = [(line, size * sizes["params"], stage >= since) for line, size, since in per_param]
-        found += [
-            (line, Fraction(size) * prod(sizes[name] for name in names), False) for line, size, *names in self.terms
-        ]
+        for line, size, *names in self.terms:
+            found.append((line, Fraction(size) * prod(sizes[name] for name in names), False))
         total: dict[str, Fraction] = {}
         for line, amount, divided in found:
             share = amount * Fraction(self.times) * (sizes["per-gpu"] if divided else 1)

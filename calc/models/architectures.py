@@ -84,15 +84,10 @@ def _blocks(c: Fields) -> tuple[Block, ...]:
         mlp_word = mlp_kind if mlp_kind in ("moe", "relu2", "none") else "dense"
         words = [attention_kind] if len(set(attention)) > 1 and attention_kind != "no_attention" else []
         words += [mlp_word] if not words or (len(set(mlp)) > 1 and mlp_kind != "none") else []
-        blocks.append(
-            Block(
-                name=" ".join(words),
-                layers=tuple(layers),
-                tensors=tuple(_tensors(c, " ".join(parts), c.row.get("prefix", "model.layers.*."))),
-                attention=table()["attention"][attention_kind],
-                mlp=c.row.get("activation", "swiglu") if mlp_word == "dense" else mlp_word,
-            )
-        )
+        name, tensors = " ".join(words), tuple(_tensors(c, " ".join(parts), c.row.get("prefix", "model.layers.*.")))
+        attends = table()["attention"][attention_kind]
+        acts = c.row.get("activation", "swiglu") if mlp_word == "dense" else mlp_word
+        blocks.append(Block(name=name, layers=tuple(layers), tensors=tensors, attention=attends, mlp=acts))
     return tuple(blocks)
 
 

@@ -88,10 +88,8 @@ def _bare_count(text: str, match: re.Match[str]) -> Model:
     numel = Fraction(re.sub("[_,]", "", digits)) * 10**power
     if numel.denominator != 1 or not 1 <= numel <= MAX_PARAMS:
         raise InputError(f"a count of parameters is a whole number from 1 to 10^15, not {text[:40]!r}")
-    told = (
-        f"{int(numel):,} parameters are taken as one tensor: a bare count has no architecture,"
-        " so activations, padding and the peak are not computed"
-    )
+    why = "a bare count has no architecture, so activations, padding and the peak are not computed"
+    told = f"{int(numel):,} parameters are taken as one tensor: {why}"
     one = Tensor(name="parameters", shape=(int(numel),), kind="other")
     return Model(name=text, model_type="", config=MappingProxyType({}), first=(one,), assumptions=(told,))
 
