@@ -100,9 +100,8 @@ def checkpointed(checkpointing: str, layer: int) -> bool:
 
 def windowed(config: Mapping[str, object], block: Block, seq_len: int) -> bool:
     """Whether a sliding window is shorter than the sequence, so that attention needs a mask."""
-    return (
-        block.attention == "sliding" and bool(config.get("sliding_window")) and seq_len > _int(config, "sliding_window")
-    )
+    window = config.get("sliding_window") if block.attention == "sliding" else None
+    return bool(window) and seq_len > _int(config, "sliding_window")
 
 
 def attention_of(model: Model, attention: str) -> str:
@@ -143,9 +142,7 @@ class _Layer:
 
     def numel(self, *parts: str) -> int:
         """Trainable elements of the tensors whose module is one of `parts`."""
-        return sum(
-            t.count * t.numel for t in self.block.tensors if t.trainable and any(f"{p}." in t.name for p in parts)
-        )
+        return sum(_trainable(t) for part in parts for t in self.tensors_of(part))
 
     def width(self, name: str) -> int:
         """Outputs of a linear layer, 0 where there is none."""
@@ -199,12 +196,9 @@ class _Layer:
             yield self.norm("input_layernorm", h)
         yield from self.mla() if self.block.attention == "mla" else self.gqa()
         sandwich = "pre_feedforward_layernorm.weight" in names or "input_layernorm.weight" not in names
-        if sandwich:
-            yield self.norm("post_attention_layernorm", h)
+        yield self.norm("post_attention_layernorm", h)
         if "pre_feedforward_layernorm.weight" in names:
             yield self.norm("pre_feedforward_layernorm", h)
-        elif not sandwich:
-            yield self.norm("post_attention_layernorm", h)
         if self.block.mlp == "moe":
             yield from self.moe()
         else:
@@ -234,13 +228,12 @@ class _Layer:
     def core(self, query: int, out: int, keys: int, values: int, num_heads: int) -> Iterator[Op]:
         """Attention itself: q, k, v, output and one fp32 number per head, or eager's squares of the sequence."""
         b, s = self.b, self.s * self.hidden
-        if self.attention == "sdpa" and windowed(self.config, self.block, self.seq_len):
-            # A mask rules out grouped heads: keys and values are repeated, and the mask becomes a 16-bit bias.
-            saved = b * (3 * query + out + self.seq_len) + 4 * num_heads
-            yield Op(name="attention", saved=saved, work=s + b * 4 * query, result=b * out + 4 * num_heads)
-            return
         if self.attention == "sdpa":
-            saved = b * (query + out + keys + values) + 4 * num_heads
+            bias = 0
+            if windowed(self.config, self.block, self.seq_len):
+                # A mask rules out grouped heads: keys and values are repeated, and the mask becomes a 16-bit bias.
+                keys, values, bias = query, query, self.seq_len
+            saved = b * (query + out + keys + values + bias) + 4 * num_heads
             yield Op(name="attention", saved=saved, work=s + b * (2 * query + 2 * keys), result=b * out + 4 * num_heads)
             return
         # fp32 probabilities and, in 16 bit, their copy; keys and values repeated for every head.

@@ -54,23 +54,18 @@ def one_line(run: Run, model: Model | None = None) -> OneLine:
     run = run.local
     recipe, strategy = get_recipe(run.recipe), get_strategy(run.strategy)
     trainable, frozen = model.num_trainable, model.num_params - model.num_trainable
-    lines = {"weights": 0, "master": 0, "gradients": 0}
-    for copy in recipe.copies:
-        ranks = run.world_size if strategy.stage >= copy.stage else 1
-        lines[copy.line] += ceil_div(trainable * copy.itemsize, ranks)
-    # NF4 on paper is half a byte; what its scales add is in the ledger.
-    per_frozen = 2 * DTYPE_BYTES.get(run.base_dtype, 0) or 1
-    ranks = run.world_size if strategy.stage >= 3 else 1
-    lines["weights"] += ceil_div(frozen * per_frozen, 2 * ranks)
-    state = get_optimizer(run.optimizer).nominal_bytes(recipe.state_dtype) * trainable
-    ranks = run.world_size if strategy.stage >= 1 else 1
-    optimizer = ceil_div(state, ranks)
-    ddp = run.strategy == "ddp"
-    lines = {name: size * (name not in run.offloaded) for name, size in lines.items()}
+    # In halves of a byte: NF4 on paper is half a byte; what its scales add is in the ledger.
+    parts = [(copy.line, 2 * copy.itemsize * trainable, copy.stage) for copy in recipe.copies]
+    parts.append(("weights", frozen * (2 * DTYPE_BYTES.get(run.base_dtype, 0) or 1), 3))
+    nominal = get_optimizer(run.optimizer).nominal_bytes(recipe.state_dtype)
+    parts.append(("optimizer", 2 * nominal * trainable, 1))
+    lines = dict.fromkeys(("weights", "master", "gradients", "optimizer"), 0)
+    for line, halves, stage in parts:
+        ranks = run.world_size if strategy.stage >= stage else 1
+        lines[line] += ceil_div(halves, 2 * ranks) * (line not in run.offloaded)
     return OneLine(
         **lines,
-        optimizer=optimizer * ("optimizer" not in run.offloaded),
-        bucket=trainable * recipe.itemsize("gradients") if ddp else 0,
+        bucket=trainable * recipe.itemsize("gradients") * (run.strategy == "ddp"),
         activations=_paper_activations(run, model),
         overhead=OVERHEAD_BYTES,
     )

@@ -180,7 +180,4 @@ class Run:
         """The model with its adapters, if any: what the optimizer sees."""
         if not self.lora_rank:
             return self.model
-        targets = self.lora_targets
-        return with_adapters(
-            self.model, rank=self.lora_rank, targets=targets if targets == "all-linear" else tuple(targets.split(","))
-        )
+        return with_adapters(self.model, rank=self.lora_rank, targets=tuple(self.lora_targets.split(",")))

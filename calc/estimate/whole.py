@@ -14,6 +14,7 @@ from calc.models import Model
 from calc.models.parts import only
 from calc.sharding import Kept, get_strategy, kept, scales
 from calc.states import get_optimizer, get_recipe
+from calc.units import records
 
 #: Bytes beside what PyTorch allocates, least and most: CUDA context with cuBLAS (0.3 to 0.6 GB), and NCCL from two
 #: GPUs on (0.36 to 0.41 GB for 2 to 8 ranks, aiconfigurator).
@@ -22,6 +23,7 @@ CONTEXT_BYTES, NCCL_BYTES = (300_000_000, 600_000_000), (360_000_000, 410_000_00
 FRAGMENTATION_PERCENT = 5
 #: GPUs that share one host's memory.
 NODE = 8
+_ASSUMPTIONS = tuple(records("assumptions"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,17 +133,15 @@ def _host(run: Run, model: Model) -> int:
     offloaded, and states of a paged optimizer; saving the whole model on one rank, for a full state dict.
     """
     ranks, optimizer = min(run.world_size, NODE), get_optimizer(run.optimizer)
-    recipe, resident = get_recipe(run.held), 0
+    resident, stored = 0, 2 if run.lora_rank else get_recipe(run.held).itemsize("weights")
     if run.offload != "none" or optimizer.paged:
         found = max((_divided(run.local, part, run.held) for _, part in run.parts()), key=lambda kept: kept.total)
         away = {*run.offloaded, *(["optimizer"] if optimizer.paged else [])}
         resident = sum(getattr(found, line) for line in away)
         if run.held == "deepspeed" and run.offload != "none":
             resident = _deepspeed_host(run, found, max(t.numel for t in model.tensors if t.trainable))
-    stored = 2 if run.lora_rank else recipe.itemsize("weights")
-    whole: int = stored * run.model.num_params
-    loading = ranks * whole if run.load == "cpu" else 0
-    return max(loading, ranks * resident, whole if run.save == "full" else 0)
+    copies = max(ranks * (run.load == "cpu"), run.save == "full")
+    return max(copies * stored * run.model.num_params, ranks * resident)
 
 
 def _deepspeed_host(run: Run, found: Kept, largest: int) -> int:
@@ -176,59 +176,28 @@ def _peak(run: Run, phases: Mapping[str, Phase]) -> Peak:
 
 def _assumptions(run: Run, model: Model) -> tuple[str, ...]:
     """What the numbers rest on: the choices first, then what was left out."""
-    said = {field: words[getattr(run, field)] for field, words in CHOICES.items()}
-    reason, attention = unsupported(model), attention_of(run.model, run.attention)
+    reason, runs = unsupported(model), attention_of(run.model, run.attention)
     deepspeed, stage3 = run.held == "deepspeed", run.strategy == "zero3"
-    found = (
-        (True, f"strategy {run.strategy}, recipe {run.recipe}, optimizer {run.optimizer}"),
-        (True, "bytes are those of the largest rank"),
-        *((True, line) for line in model.assumptions),
-        (reason, f"{reason}: the phases and the peak are not computed"),
-        (
-            not reason,
-            f"checkpointing {run.checkpointing}: {said['checkpointing']}; {attention} attention; {said['loss']}",
-        ),
-        (not reason, f"{said['step']}; {said['load']}; {said['save']}; {NODE} GPUs share a host"),
-        (
-            not reason,
-            "the band adds a CUDA context, NCCL and fragmentation as published: it has not been measured on a GPU here",
-        ),
-        (attention != run.attention, "transformers has no SDPA for this model and falls back to eager attention"),
-        (not model.has_architecture, "the one-line formula lacks its activations, and so its total"),
-        *((getattr(run, name) > 1, f"{name} {getattr(run, name)}: {told}") for name, told in DEGREES.items()),
-        (run.strategy == "ddp", "DDP holds everything on every GPU: more GPUs add throughput, not capacity"),
-        (
-            run.held != run.recipe,
-            "recipe zero is the paper's accounting between steps; phases and peak are those of DeepSpeed, "
-            "which at its step also holds fp32 gradients, sharded",
-        ),
-        (
-            deepspeed and stage3,
-            f"reduce_bucket_size {run.reduce_bucket_size:,}, stage3_max_live_parameters "
-            f"{run.stage3_max_live_parameters:,}, sub_group_size {run.sub_group_size:,}: stage 3 makes fp32 gradients "
-            "for one sub-group at a time",
-        ),
-        (
-            deepspeed and not stage3,
-            f"reduce_bucket_size {run.reduce_bucket_size:,}, one flat partition: its fp32 gradients are made at once",
-        ),
-        (run.lora_rank, _about_adapters(run, said["base_dtype"])),
-        (
-            get_optimizer(run.optimizer).paged,
-            "paged states are managed memory, which PyTorch does not count: they are in the host's bytes",
-        ),
-        (run.offloaded, f"{said['offload']}: {', '.join(run.offloaded)}"),
-        (
-            deepspeed and run.offload in ("optimizer", "all"),
-            "DeepSpeed's optimizer on the host reads fp32 gradients, beside 16-bit ones or weights",
-        ),
-    )
-    return tuple(line for holds, line in found if holds)
-
-
-def _about_adapters(run: Run, base: str) -> str:
-    """How the adapters are held, and what peft does where nobody says otherwise."""
     held = {"autocast": "fp32, under autocast", "fp32": "fp32", "fsdp2-mixed": "fp32 shards, bf16 when gathered"}
-    how = held.get(run.recipe, "16-bit")
-    default = "" if how.startswith("fp32") else "; peft's own default is fp32 adapters, recipe autocast"
-    return f"LoRA rank {run.lora_rank} on {run.lora_targets}; base frozen in {base}; adapters {how}{default}"
+    when = {
+        "always": True,
+        "not computed": reason,
+        "computed": not reason,
+        "eager instead": runs != run.attention,
+        "bare count": not model.has_architecture,
+        "ddp": run.strategy == "ddp",
+        "zero": run.held != run.recipe,
+        "stage 3": deepspeed and stage3,
+        "stages 1, 2": deepspeed and not stage3,
+        "adapters": run.lora_rank,
+        "16-bit adapters": run.lora_rank and run.recipe not in held,
+        "paged": get_optimizer(run.optimizer).paged,
+        "offload": run.offloaded,
+        "CPU optimizer": deepspeed and run.offload in ("optimizer", "all"),
+    }
+    words = {field.name: getattr(run, field.name) for field in fields(run)} | {"reason": reason, "runs": runs}
+    words |= {f"{field}_means": means[words[field]] for field, means in CHOICES.items()}
+    words |= {"adapters": held.get(run.recipe, "16-bit"), "offloaded": ", ".join(run.offloaded), "node": NODE}
+    first, *told = [record["says"].format(**words) for record in _ASSUMPTIONS if when[record["when"]]]
+    degrees = (f"{name} {words[name]}: {means}" for name, means in DEGREES.items() if words[name] > 1)
+    return first, *model.assumptions, *told, *degrees
