@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from calc.cli import parser
-from calc.tables.commands import commands_table, options_table, own_options_table
+from site_build.commands import commands_table, options_table, own_options_table
 from site_build.reference import api
 
 ROOT = Path(__file__).parents[1]

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from calc import cli, configs
 from calc.configs import yaml as own
 from calc.configs.formats import fitted, natural
-from calc.configs.published import files, runs
 from calc.estimate import Run, estimate
 from calc.models import load
+from calc.tables.configs import files, runs
 from calc.units import InputError
 
 ROOT = Path(__file__).parents[1]
@@ -288,6 +288,16 @@ def test_the_command_line_and_the_file_must_not_contradict(tmp_path: Path) -> No
         cli.answer([*ask, "--gpus", "4"])
     found = cli.answer([*ask, "--gpus", "8", "--optimizer", "sgd"])
     assert found["run"]["optimizer"] == "sgd"  # type: ignore[call-overload]
+
+
+def test_every_command_on_one_run_reads_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(zero3({"stage": 2}))
+    run = ["llama-3.1-8b", "--gpus", "8", "--config-file", str(path)]
+    for argv in (["estimate"], ["communication"], ["config", "--format", "deepspeed"]):
+        assert cli.answer([*argv, *run])["run"]["strategy"] == "zero2"  # type: ignore[call-overload]
+    report = cli.answer(["oom", "CUDA out of memory. Tried to allocate 1.00 GiB", *run])
+    assert report["candidates"]  # type: ignore[call-overload]
 
 
 def zero3(zero: object = None, **more: object) -> str:

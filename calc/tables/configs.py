@@ -1,11 +1,10 @@
-"""Config files as tabs, the names of sharding in each library, and what a key costs."""
+"""Published config files and their runs, the names of sharding in each library, and what a key costs."""
 
 from __future__ import annotations
 
 import re
 
 from calc import configs
-from calc.configs.published import files, runs
 from calc.estimate import Run, estimate
 from calc.models import load
 from calc.tables.text import markdown, size
@@ -13,6 +12,29 @@ from calc.units import InputError, records
 
 #: From the page of the files to the folder that they are published in.
 _FOLDER = "../../configs"
+
+
+def runs() -> dict[str, tuple[str, Run, tuple[str, ...]]]:
+    """Each published run by name: its title, the run, and the formats that it is written in.
+
+    >>> runs()["8b-zero2"][1].strategy
+    'zero2'
+    """
+    found = {}
+    for record in records("config-files"):
+        run = Run(**{**record["run"], "model": load(record["run"]["model"])})
+        found[record["name"]] = (record["title"], run, tuple(record["formats"]))
+    return found
+
+
+def files() -> dict[str, configs.File]:
+    """Every published file by its path under `/configs/`."""
+    found = {}
+    for name, (_, run, formats) in runs().items():
+        for form in formats:
+            file = configs.write(run, form.removesuffix(" auto"), auto=form.endswith("auto"))
+            found[f"{name}/{file.name}"] = file
+    return found
 
 
 def tabs(name: str) -> str:

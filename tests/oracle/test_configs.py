@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from calc import configs
-from calc.configs.published import files
 from calc.estimate import Run, estimate
 from calc.models import load
+from calc.tables.configs import files
 from calc.units import InputError
 from tests.oracle.cases import CONFIGS
 
