@@ -76,7 +76,8 @@ def parser() -> argparse.ArgumentParser:
     single = of_a_run("estimate", "What a run costs per GPU, line by line.")
     single.add_argument("--gpu", metavar="G", help="a card: adds the verdict")
     single.add_argument("--gate", choices=("fits", "tight"), help="exit status 1 where the verdict is worse")
-    single.add_argument("--config-file", metavar="F", help="read the run from a DeepSpeed JSON or Accelerate YAML")
+    config_file: dict[str, Any] = {"metavar": "F", "help": "read the run from a DeepSpeed JSON or Accelerate YAML (all but fit)"}
+    single.add_argument("--config-file", **config_file)
     cards = of_a_run("fit", "Which cards, and how many of them, hold a run.", required=False)
     cards.add_argument("--gpu", action="append", metavar="G", help="only this card; repeat")
     cards.add_argument("--vendor", metavar="V", help="only cards of NVIDIA, AMD or Intel")
@@ -84,14 +85,17 @@ def parser() -> argparse.ArgumentParser:
     cards.add_argument("--largest", action="store_true", help="add the sequence and micro-batch that still fit")
     config = of_a_run("config", "The config file of a framework for a run, ready to copy.")
     config.add_argument("--format", required=True, metavar="F", help=", ".join(configs.FORMATS))
+    config.add_argument("--config-file", **config_file)
     config.add_argument("--auto", action="store_true", help="deepspeed: leave to Transformers what it fills in")
     wire = of_a_run("communication", "Bytes on the wire per optimizer step, and how long links need for them.")
+    wire.add_argument("--config-file", **config_file)
     wire.add_argument("--gpu", default="h100-sxm5-80gb", metavar="G", help="the card, for its links and its speed")
     wire.add_argument("--mfu", type=_int, default=40, help="per cent of the card's bf16 peak that computing reaches")
     memory = command("oom", "An out-of-memory message: its figures, and the lines of a run as large as the request.")
     memory.add_argument("message", metavar="MESSAGE", help="the message itself, a file that holds it, or - for stdin")
     memory.add_argument("model", metavar="MODEL", nargs="?", help=f"the run's model: {_MODEL}")
     memory.add_argument("--gpus", type=_int, metavar="N", default=1, help="number of GPUs of the run (world_size)")
+    memory.add_argument("--config-file", **config_file)
     _run_options(memory)
     command("claims", "Published numbers, each with the verdict on it.")
     for name in ("models", "gpus", "optimizers", "recipes", "strategies"):
@@ -236,6 +240,8 @@ def _phase(phase: Phase) -> dict[str, object]:
 
 def _fit(args: argparse.Namespace) -> Json:
     run, offered = _run(args), [gpu for gpu in gpus.known().values() if gpu.counts()]
+    if args.gpus is not None and run.strategy not in ("single", "ddp"):
+        raise InputError(f"fit finds the number of GPUs for strategy {run.strategy!r}; --gpus goes with --strategy ddp")
     vendors = {gpu.vendor.lower(): gpu.vendor for gpu in offered}
     if args.vendor and args.vendor.lower() not in vendors:
         raise unknown("vendor", args.vendor, vendors.values())

@@ -29,7 +29,8 @@ _QUANTITY = r"(\d{1,30}(?:\.\d{1,30})?)\s*(bytes|[KMGT]i?B)"
 class Message:
     """The figures of one message in bytes, None where it has none; `binary_gb` if it prints GiB as GB.
 
-    `precision` is half of the last printed digit of the request (or, without one, of what is allocated).
+    `precision` is half of the last printed digit of the request (or, without one, of what is allocated), and
+    `failures` counts the requests in the text, of which the first is read.
     """
 
     requested: int | None = None
@@ -40,6 +41,7 @@ class Message:
     in_use: int | None = None
     precision: int = 0
     binary_gb: bool = False
+    failures: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,8 @@ def read(message: str) -> Message:
     failure = re.search(r"[Oo]ut of memory|OutOfMemoryError", flat)
     if failure and "ried to allocate" in flat[failure.start() :]:
         flat = flat[failure.start() :]
+    tries = [match.start() for match in re.finditer("ried to allocate", flat)]
+    flat = flat[: tries[1]] if len(tries) > 1 else flat  # no figure of a second message fills a gap in the first
     found: dict[str, int] = {}
     precision: dict[str, int] = {}
     binary = False
@@ -83,7 +87,8 @@ def read(message: str) -> Message:
         raise InputError("no out-of-memory message here: no 'Tried to allocate …', no 'out of memory', no 'MA … GB'")
     if (unused := found.pop("unused", None)) is not None and "allocated" in found:
         found.setdefault("reserved", found["allocated"] + unused)
-    return Message(**found, precision=precision.get("requested", precision.get("allocated", 0)), binary_gb=binary)
+    exact = precision.get("requested", precision.get("allocated", 0))
+    return Message(**found, precision=exact, binary_gb=binary, failures=len(tries))
 
 
 def segment(num_bytes: int) -> int:
@@ -176,6 +181,7 @@ def notes(message: Message) -> tuple[str, ...]:
         f"{text(others, 'GiB', 2)} of the card are used outside this process or by its CUDA context": (
             others > UNITS["GiB"] and own > 0
         ),
+        f"{message.failures:,} failures in this text: the first is read": message.failures > 1,
         "the request alone is larger than the card": requested > (message.capacity or requested),
     }
     return tuple(line for line, holds in said.items() if holds)

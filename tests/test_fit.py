@@ -92,6 +92,12 @@ def test_the_largest_that_fits_is_the_last_that_fits(field: str, settings: dict[
     assert largest(run, get("t4"), field) == 0
 
 
+def test_a_count_is_not_given_where_it_is_what_is_asked_for() -> None:
+    with pytest.raises(InputError, match="fit finds the number of GPUs for strategy 'zero3'; --gpus goes with"):
+        answer(["fit", "llama-3.1-8b", "--gpus", "4"])
+    answer(["fit", "llama-3.1-8b", "--gpus", "4", "--strategy", "ddp", "--gpu", "h100-sxm5-80gb"])
+
+
 def test_filters_and_what_is_not_modelled() -> None:
     rows = answer(["fit", "llama-3.1-8b", "--strategy", "fsdp2", "--vendor", "amd", "--max-gpus", "4"])["rows"]
     assert {row["gpu"].split()[0] for row in rows} == {"Instinct"}

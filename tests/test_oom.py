@@ -90,6 +90,13 @@ def test_a_printed_amount_is_binary_whatever_its_unit_is_called(hundredths: int,
 def test_the_first_failure_of_a_log_is_read() -> None:
     log = "step 1 | MA 3.00 GB CA 4.00 GB\n" + OLD.format(asked="2.00 GiB") + "\n" + NEW.format(asked="3.92 GiB")
     assert (read(log).requested, read(log).allocated) == (gib("2.00"), gib("75.66"))
+    assert "2 failures in this text: the first is read" in notes(read(log))
+
+
+def test_a_cut_message_is_not_completed_from_the_next_one() -> None:
+    cut = "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 15.78 GiB total"
+    found = read(cut + "\n" + NEW.format(asked="3.92 GiB"))
+    assert (found.requested, found.capacity, found.allocated) == (gib("2.00"), None, None)
 
 
 @given(st.integers(1, 10**11))
