@@ -149,6 +149,9 @@ def test_pasted_files_are_read_and_shared(page: Page, address: str, tmp_path: Pa
     page.get_by_role("button", name="Copy a link").click()
     expect(page.locator(".calc-told")).to_contain_text("too long for a link")
     assert len(page.evaluate("navigator.clipboard.readText()")) < 300
+    page.locator("textarea[name=config]").fill("")
+    expect(page.get_by_label("Model", exact=True)).to_have_value(MODEL)
+    expect(page.locator("#calc-code-command")).to_contain_text(f"estimate {MODEL}")
 
 
 def test_back_forward_and_other_pages_keep_the_run(page: Page, address: str) -> None:

@@ -82,7 +82,11 @@ function address(given) {
 
 function changed() {
   const { form } = page
-  if (form.elements.config?.value && document.activeElement === form.elements.config) form.elements.model.value = "config.json"
+  const { config, model } = form.elements
+  if (config && document.activeElement === config) {
+    if (config.value.trim()) model.value = "config.json"
+    else if (model.value === "config.json") model.value = page.usual.model
+  }
   history.replaceState(history.state, "", address(chosen()))
   ask()
 }
