@@ -40,8 +40,8 @@ def unknown(field: str, value: object, allowed: Iterable[str]) -> InputError:
     >>> str(unknown("optimizer", "adamv", ["adamw", "sgd"]))
     "unknown optimizer 'adamv'; did you mean 'adamw'? allowed: adamw, sgd"
     """
-    names = list(allowed)
-    near = difflib.get_close_matches(str(value).lower(), names, n=1)
+    names, said = list(allowed), str(value).lower()
+    near = difflib.get_close_matches(said, names, n=1) or [name for name in names if len(said) > 1 and said in name]
     hint = f" did you mean {near[0]!r}?" if near else ""
     return InputError(f"unknown {field} {str(value)[:80]!r};{hint} allowed: {', '.join(names)}")
 

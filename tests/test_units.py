@@ -50,6 +50,7 @@ def test_whole_names_the_field_and_the_range(value: object) -> None:
 
 def test_unknown_suggests_the_nearest_name() -> None:
     assert "did you mean 'zero3'?" in str(unknown("strategy", "zero-3", ["ddp", "zero3"]))
+    assert "did you mean 'h100-sxm5-80gb'?" in str(unknown("gpu", "H100", ["a100-sxm4-80gb", "h100-sxm5-80gb"]))
 
 
 def test_nf4_is_half_a_byte_and_its_scales() -> None:
