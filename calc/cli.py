@@ -76,7 +76,10 @@ def parser() -> argparse.ArgumentParser:
     single = of_a_run("estimate", "What a run costs per GPU, line by line.")
     single.add_argument("--gpu", metavar="G", help="a card: adds the verdict")
     single.add_argument("--gate", choices=("fits", "tight"), help="exit status 1 where the verdict is worse")
-    config_file: dict[str, Any] = {"metavar": "F", "help": "read the run from a DeepSpeed JSON or Accelerate YAML (all but fit)"}
+    config_file: dict[str, Any] = {
+        "metavar": "F",
+        "help": "read the run from a DeepSpeed JSON or Accelerate YAML (all but fit)",
+    }
     single.add_argument("--config-file", **config_file)
     cards = of_a_run("fit", "Which cards, and how many of them, hold a run.", required=False)
     cards.add_argument("--gpu", action="append", metavar="G", help="only this card; repeat")

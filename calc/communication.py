@@ -211,14 +211,13 @@ def waits(run: Run, found: Iterable[Collective], gpu: Gpu, *, mfu_percent: int =
     for link, title, num_bytes, gb_s in links:
         if gb_s:
             seconds = num_bytes / _rate(gb_s)
-            tokens, computing = ceil(seconds / per_token), per_token * run.tokens
             wait = Wait(
                 link=link,
                 title=title,
                 num_bytes=num_bytes,
                 seconds=seconds,
-                compute_seconds=computing,
-                break_even_tokens=tokens,
+                compute_seconds=per_token * run.tokens,
+                break_even_tokens=ceil(seconds / per_token),
             )
             done.append(wait)
     return tuple(done)

@@ -58,16 +58,15 @@ def from_config(config: Mapping[str, Any], name: str) -> Model:
     last = (*_tensors(c, c.row.get("last", "final_norm"), ""), *head)
     for field, formula in c.row.get("fill", {}).items():
         c.sizes.setdefault(field, c.number(formula))
-    filled, told = MappingProxyType(c.filled()), (*notes, *c.assumptions())
     return Model(
         name=name,
         model_type=model_type,
-        config=filled,
+        config=MappingProxyType(c.filled()),
         first=first,
         blocks=blocks,
         last=last,
         tied=tied,
-        assumptions=told,
+        assumptions=(*notes, *c.assumptions()),
     )
 
 
