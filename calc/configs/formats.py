@@ -83,7 +83,7 @@ class File:
         """What the run costs per GPU, computed."""
         found, batch = estimate(self.run), f"{self.run.micro_batch:,} × {self.run.seq_len:,} tokens"
         parts = [(field.name, getattr(found.states, field.name)) for field in fields(found.states)]
-        told = ", ".join(f"{line} {text(amount, 'GB', 2)}" for line, amount in parts if amount)
+        told = ", ".join(f"{line} {text(amount, 'GB', 2)}" for line, amount in parts if amount) or "all is offloaded"
         kept = f"Keeps {found.states.total:,} bytes per GPU, {text(found.states.total, 'GB', 2)}:"
         peak = found.peak and f"Peaks at {text(found.peak.bytes, 'GB', 2)} in {found.peak.phase}, {batch} at a time."
         return (kept, f"{told}.", *([peak] if peak else []))
