@@ -129,7 +129,7 @@ class Walk:
         return Phase(instant=instant, lines=tuple(kinds))
 
     def instants(self) -> Iterator[Phase]:
-        """The instants that can be the worst, each at its own worst: loss, layers, embedding."""
+        """The instants that can be the worst, each at its own worst: layers, loss, layers again, embedding."""
         tokens, head, gradients = self.tokens, self.head, self.gradients(self.count)
         saved = {"saved activations": self.kept[self.count] + (head.norm + head.tables) * tokens}
         before = saved | (self.gathered_parameters() if self.deepspeed else self.around(self.count))
@@ -143,6 +143,8 @@ class Walk:
             "head gradient": self.made * self.head_trains * (self.stage < 2 or self.fsdp),
         }
         cast = {"weights cast by autocast": self.head_cast}
+        if self.fsdp and self.run.strategy != "fsdp1":
+            yield self.forward()
         yield self.phase("head_fwd", gradients, before | forward | {"weights cast by autocast": self.head_cast + again})
         last = (before | loss | cast, saved | self.around(self.count) | weight | cast)
         yield max((self.phase("head_bwd", gradients, lines) for lines in last), key=lambda phase: phase.bytes)
@@ -214,6 +216,26 @@ class Walk:
         elif self.stage > 1:  # stage 1 still has all of them where the backward left them
             copies += largest
         return lines | {"gradients being reduced": self.unit * copies}
+
+    def forward(self) -> Phase:
+        """FSDP2 as it copies a layer out of its all-gather's buffer: the buffer before lives until then."""
+        tried = []
+        for layer in _ends(self.order, self.run.checkpointing):
+            size = [self.size[kind] for kind in self.order[: layer + 1]]
+            before = size[layer - 1] if layer else self.gather(self.first)
+            boundary = self.costs[self.order[layer]].boundary * self.tokens
+            tried.append(
+                {
+                    "gathered root": self.gather(self.root),
+                    "gathered layer": size[layer],
+                    "gathered layers": sum(size[:layer]) * (not self.run.reshard_after_forward),
+                    "all-gather buffer": before + size[layer],
+                    "gradients accumulated whole": self.reduce * self.model.num_trainable * self.whole,
+                    "saved activations": self.kept[layer] + self.head.tables * self.tokens + boundary,
+                }
+            )
+        gradients = self.gradients(self.count)
+        return max((self.phase("fwd_layers", gradients, lines) for lines in tried), key=lambda phase: phase.bytes)
 
     def layers(self) -> Phase:
         """The worst layer and instant of the backward through the layers.
@@ -299,6 +321,16 @@ class Walk:
                 around | {"root gradients": unit * (trains + 2 * tied)},
                 last,
             ]
+            if self.run.strategy != "fsdp1":  # FSDP2's output, and its copy in the gradients' dtype; few ranks see it
+                output = self.reduce + self.grad * (self.reduce != self.grad)
+                made = unit * embedded * (not model.tied)
+                tried.append(
+                    {
+                        "root gradients": made * (not self.whole),
+                        "reduce-scatter input": self.reduce * trains,
+                        "reduce-scatter output": output * ceil_div(trains, self.run.world_size),
+                    }
+                )
         elif not self.deepspeed:  # the head's gradient is among those kept
             made = self.made * embedded
             both = made + self.made * tied * (1 + self.present)

@@ -17,6 +17,7 @@ from calc.tables.text import markdown, number, per_param, short, size
 
 #: What each instant of a training step is, in words.
 INSTANTS = {
+    "fwd_layers": "a layer is gathered in the forward",
     "head_fwd": "the loss is computed",
     "head_bwd": "the backward begins, at the logits",
     "layers_bwd": "a decoder layer is in its backward",

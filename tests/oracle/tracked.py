@@ -112,6 +112,12 @@ def runs() -> Iterator[dict[str, Any]]:
         yield eight | {"strategy": "single", "recipe": "autocast", "base_dtype": "bf16"} | one
         yield eight | {"strategy": "single", "recipe": "pure-bf16"} | one
         yield {"model": "qwen3-30b-a3b", "num_hidden_layers": 3, "lora_rank": 16, "base_dtype": "bf16"} | one
+    # Few tokens: gathering in the forward is the worst, and on few ranks the last reduction.
+    few = {"model": "llama-3.1-8b", "num_hidden_layers": 4, "seq_len": 512}
+    yield few | {"lora_rank": 16}
+    yield few | {"world_size": 2}
+    yield few | {"world_size": 3, "reduce_dtype": "bf16"}
+    yield few | {"model": "qwen2.5-7b", "world_size": 64, "recipe": "pure-bf16"}
 
 
 def recorded(name: str) -> dict[str, Any]:
