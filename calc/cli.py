@@ -250,7 +250,8 @@ def _fit(args: argparse.Namespace) -> Json:
         raise unknown("vendor", args.vendor, vendors.values())
     chosen = [gpus.get(name) for name in args.gpu or ()] or offered
     chosen = [gpu for gpu in chosen if not args.vendor or gpu.vendor.lower() == args.vendor.lower()]
-    return {"rows": [_row(run, row, args.largest) for row in fit(run, chosen, args.max_gpus)]}
+    rows = [_row(run, row, args.largest) for row in fit(run, chosen, args.max_gpus)]
+    return {"rows": rows, "assumptions": list(estimate(run).assumptions)}
 
 
 def _row(run: Run, row: Row, asked: bool) -> dict[str, object]:

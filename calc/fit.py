@@ -112,6 +112,8 @@ def climb(run: Run, gpu: Gpu, most: int = BEYOND[-1]) -> Row:
         too_many = gpu.topology == "single-node" and run.world_size > (gpu.node_gpus or 0)
         counts, beyond = () if too_many or not gpu.counts() else (run.world_size,), ()
         note = f"one node holds {gpu.node_gpus}" if too_many else note
+        if run.strategy == "ddp" and counts:
+            note = "; ".join(filter(None, ("more GPUs under DDP add throughput, not capacity", note)))
     limit, need, tried, first = label_limit(gpu), 0, 0, None
     for tried in counts:
         need = one_line(replace(run, world_size=tried)).total or 0

@@ -81,6 +81,19 @@ def test_registries_print_as_text_and_as_json(command: str, capsys: pytest.Captu
     assert len(capsys.readouterr().out.splitlines()) == len(rows) > 0
 
 
+def test_fit_says_its_defaults_what_ddp_does_not_do_and_what_tight_rests_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "llama-3.3-70b", "--gpu", "h100-sxm5-80gb"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "strategy zero3, recipe zero, optimizer adamw"
+    assert "16: tight" in told[3]
+    assert told[4] == "note: tight, by an allowance that has not been measured on a GPU"
+    found = answer(["fit", "llama-3.1-8b", "--strategy", "ddp", "--gpu", "h100-sxm5-80gb"])
+    assert found["rows"][0]["note"] == "more GPUs under DDP add throughput, not capacity"
+    assert found["assumptions"][0] == "strategy ddp, recipe zero, optimizer adamw"
+    assert main(["estimate", "llama-3.3-70b", "--gpus", "16", "--gpu", "h100-sxm5-80gb"]) == 0
+    assert "verdict: tight, by an allowance that has not been measured on a GPU" in capsys.readouterr().out
+
+
 def test_fit_answers_for_the_cards_that_are_named() -> None:
     rows = answer(["fit", "llama-3.3-70b", "--gpu", "b200-sxm", "--gpu", "h200-sxm5"])["rows"]
     assert [(row["gpu"], row["num_gpus_one_line"]) for row in rows] == [("B200 SXM", 8), ("H200 SXM5", 16)]

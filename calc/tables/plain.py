@@ -8,6 +8,9 @@ from typing import Any
 from calc.tables.text import TITLES, number, size
 from calc.units import UNITS
 
+#: What the verdict *tight* rests on.
+UNMEASURED = ", by an allowance that has not been measured on a GPU"
+
 
 def plain(command: str, answer: Any) -> str:
     """The text answer of a command, from the JSON value that `--json` would print."""
@@ -48,7 +51,8 @@ def _plain_estimate(answer: Mapping[str, Any]) -> str:
     if peak:
         band = f"{size(peak['low'])} to {size(peak['high'])}"
         judged = [f"peak {size(peak['bytes'])} in {peak['phase']} ({peak['instant']}); a process needs {band}"]
-    judged += [f"verdict: {answer['verdict']}"] if answer.get("verdict") else []
+    if said := answer.get("verdict"):
+        judged.append(f"verdict: {said}{UNMEASURED * (said == 'tight')}")
     return "\n".join(
         [
             f"{model['name']}: {model['params_total']:,} parameters on {run['world_size']:,} GPU(s); "
@@ -77,7 +81,10 @@ def _plain_fit(answer: Mapping[str, Any]) -> str:
         counts[0] = counts[0] if row["verdict"] else "–"
         sizes = (size(row["peak_bytes"]), size(row["visible_bytes"]))
         rows.append([row["gpu"], counts[0], *sizes, near, counts[1], *(most * wide)])
-    return _columns(rows)
+    notes = {row["note"]: None for row in answer["rows"] if row["note"]}
+    if any("tight" in (row["verdict"], (row["near_miss"] or row)["verdict"]) for row in answer["rows"]):
+        notes[f"tight{UNMEASURED}"] = None
+    return "\n".join([answer["assumptions"][0], "", _columns(rows), *(f"note: {note}" for note in notes)])
 
 
 def _least(over: int) -> str:
