@@ -136,6 +136,30 @@ def test_inconsistent_is_found_by_what_the_siblings_say() -> None:
     assert (found.verdict, found.way.value) == ("inconsistent", 175)
 
 
+@pytest.mark.parametrize(
+    ("name", "alone", "computed"),
+    [
+        ("text-a-zero1", "wrong", 35),  # 14 + 14 + 56/8
+        ("text-a-zero3", "wrong", Fraction("10.5")),  # its 84 GB over eight, not 12
+        ("litgpt-phi2", "wrong", Fraction(10 * 2_779_683_840, 4 * 10**9)),  # its file says two devices
+        ("hf-t5-adafactor", "wrong", 0),  # its own page: no average per element is stored
+    ],
+)
+def test_inconsistent_is_found_by_the_source_s_other_setup(name: str, alone: str, computed: Fraction) -> None:
+    row = claims()[name]
+    assert judge(replace(row, contradicts=None)).verdict == alone
+    found = judge(row)
+    assert found.way is not None
+    assert (found.verdict, round(found.way.value, 1)) == ("inconsistent", round(Fraction(computed), 1))
+
+
+def test_a_number_that_follows_from_both_setups_is_not_inconsistent() -> None:
+    row = claims()["litgpt-phi2"]
+    two = replace(row, setup={**row.setup, "gpus": 2})
+    assert judge(two).verdict == "rounds to"
+    assert judge(replace(two, contradicts={"gpus": 4})).verdict == "inconsistent"
+
+
 def test_stale_is_what_the_tool_no_longer_prints() -> None:
     found = BY_ID["deepspeed-zero2"]
     assert found.way is not None
@@ -186,7 +210,7 @@ def test_a_claim_that_names_what_is_not_known_is_refused() -> None:
 
 def test_every_name_in_the_data_is_known() -> None:
     for found in claims().values():
-        for setup in (found.setup, found.minus or {}, found.per or {}, found.repair or {}):
+        for setup in (found.setup, *filter(None, (found.minus, found.per, found.repair, found.contradicts))):
             for key, known in (("ledger", ledgers()), ("optimizer", OPTIMIZERS), ("strategy", STRATEGIES)):
                 names = setup.get(key, ())
                 assert {names} if isinstance(names, str) else set(names) <= set(known), found.id

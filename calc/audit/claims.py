@@ -69,8 +69,9 @@ class Claim:
     `minus` and `per` are changes of the setup whose amount is taken off, or divided by; `change` says
     that a line was itself measured as a difference, `about` that trailing zeros do not count.
     `limit` says that the run fits in that much, `budget` is what the largest model fills, in bytes.
-    `siblings` are claims of the same source that one ledger must give as well, `now` is the ledger that
-    the tool uses today, `missing` the assumption without which the claim cannot be decided, and `repair`
+    `siblings` are claims of the same source that one ledger must give as well; `contradicts` is the setup that
+    the source gives elsewhere, or that its other figures confirm, as a change of this one: from both the number
+    must follow. `now` is the ledger that the tool uses today, `missing` the assumption without which the claim cannot be decided, and `repair`
     a change of the setup that makes it right. Raises `InputError` where a name or a unit is not known.
     """
 
@@ -90,6 +91,7 @@ class Claim:
     limit: bool = False
     budget: int = 0
     siblings: Sequence[str] = ()
+    contradicts: Mapping[str, Any] | None = None
     now: str = ""
     missing: str = ""
     repair: Mapping[str, Any] | None = None
@@ -256,6 +258,11 @@ def _verdict(claim: Claim) -> tuple[str, Sequence[Way], Way | None]:
     expected = [way for way in allowed if own and way.name in set.intersection(*own)]
     if expected and not set(expected) & set(hits):
         return "inconsistent", hits, expected[0]
+    if claim.contradicts:
+        other = tuple(ways(replace(claim, setup={**claim.setup, **claim.contradicts})))
+        for stated in (other, allowed):
+            if not any(claim.agrees(way) for way in stated):
+                return "inconsistent", hits, stated[0]
     if claim.now:
         today = next(ways(replace(claim, setup={**claim.setup, "ledger": claim.now})))
         if not claim.agrees(today):

@@ -91,6 +91,7 @@ def _said(found: Judgement) -> str:
     names = list(dict.fromkeys(_name(way, claim.setup.get("model")) for way in found.ways))
     if found.verdict == "inconsistent":
         own = f"its other numbers count {_name(found.way)}" if found.way else "it gives two numbers for the same"
+        own = f"contradicts its own source; against {_name(found.way)}" if found.way and claim.contradicts else own
         text = own + (f"; {', '.join(names)} would give this one" if names else "")
     elif found.verdict == "stale":
         was = ", ".join(f"{name} under {way.strategy}" for way, name in zip(found.ways, names, strict=False))
