@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from calc.models import Tensor, load
 from calc.sharding import STRATEGIES, edge_elements, get_strategy, kept, largest_share, pieces, rows
-from calc.states import OPTIMIZERS, RECIPES, get_optimizer, get_recipe
+from calc.states import OPTIMIZERS, RECIPES, Optimizer, get_optimizer, get_recipe, state_bytes
 from calc.units import InputError
 
 LLAMA = load("llama-3.3-70b")
@@ -110,6 +111,39 @@ def test_the_pieces_of_flat_shards_are_those_of_every_rank(found: tuple[Tensor, 
                 held.append(((part,), tensor.kind, 1))
     some = list(pieces(model, OPTIMIZERS["adamw"], "unit", n, align))
     assert {tuple(held) for held in some} | {()} == {tuple(held) for held in on} | {()}
+    assert len(some) <= n
+
+
+matrices = st.builds(
+    lambda height, width, count: Tensor(name="w", shape=(height, width), count=count),
+    st.integers(1, 200),
+    st.sampled_from([1, 64, 128, 256, 1000, 4096]),
+    st.integers(1, 3),
+)
+
+
+@given(st.lists(matrices, min_size=1, max_size=4).map(tuple), st.integers(1, 40))
+def test_the_pieces_of_rows_hold_the_fullest_of_every_rank(found: tuple[Tensor, ...], n: int) -> None:
+    """Not always the first: a short last chunk can fall under a block optimizer's threshold, and so hold more."""
+    model = replace(LLAMA, first=found, blocks=(), last=())
+    every = [[(rows(t.shape, n, rank), t.kind, t.count) for t in found] for rank in range(n)]
+    for name in ("adamw", "adamw8bit", "adamw8bit-torchao", "adamw4bit-torchao"):
+        optimizer = get_optimizer(name)
+
+        def priced(held: Iterable[tuple[tuple[int, ...], str, int]], optimizer: Optimizer = optimizer) -> int:
+            return sum(num * state_bytes(optimizer, shape, "fp32", kind=kind) for shape, kind, num in held)
+
+        some = list(pieces(model, optimizer, "rows", n))
+        assert max(map(priced, some)) == max(map(priced, every))
+        assert len(some) <= n
+
+
+def test_a_short_last_chunk_holds_more_than_the_first() -> None:
+    """130 rows of 128 on four ranks are chunks of 33 and one of 31: 4,224 elements in 8 bit, 3,968 in 32."""
+    model = replace(LLAMA, first=(Tensor(name="w", shape=(130, 128)),), blocks=(), last=())
+    adamw = get_optimizer("adamw8bit")
+    held = kept(model, get_recipe("bf16-fp32-states"), adamw, STRATEGIES["fsdp2"], 4)
+    assert held.optimizer == 8 * 31 * 128
 
 
 @pytest.mark.parametrize("layout", ["unit", "greedy", "rows"])
