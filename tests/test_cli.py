@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import os
 import subprocess
 import sys
@@ -85,6 +86,8 @@ def test_fit_says_its_defaults_what_ddp_does_not_do_and_what_tight_rests_on(caps
     assert main(["fit", "llama-3.3-70b", "--gpu", "h100-sxm5-80gb"]) == 0
     told = capsys.readouterr().out.splitlines()
     assert told[0] == "strategy zero3, recipe zero, optimizer adamw"
+    columns, row = (re.split(r"\s{2,}", line) for line in told[2:4])
+    assert dict(zip(columns, row, strict=True))["verdict"] == "fits"
     assert "16: tight" in told[3]
     assert told[4] == "note: tight, by an allowance that has not been measured on a GPU"
     found = answer(["fit", "llama-3.1-8b", "--strategy", "ddp", "--gpu", "h100-sxm5-80gb"])

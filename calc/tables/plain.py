@@ -73,14 +73,15 @@ def _plain_estimate(answer: Mapping[str, Any]) -> str:
 
 def _plain_fit(answer: Mapping[str, Any]) -> str:
     wide = any("largest_seq_len" in row for row in answer["rows"])
-    rows = [["GPU", "GPUs", "peak", "visible", "near miss", "one-line formula", *(["sequence", "micro-batch"] * wide)]]
+    heads = ["GPU", "GPUs", "verdict", "peak", "visible", "near miss", "one-line formula"]
+    rows = [[*heads, *(["sequence", "micro-batch"] * wide)]]
     for row in answer["rows"]:
         miss, most = row["near_miss"], [number(row.get(f"largest_{name}")) for name in ("seq_len", "micro_batch")]
         near = f"{miss['num_gpus']}: {miss['verdict']}, {_least(miss['over_bytes'])}" if miss else "–"
         counts = ["none" if row[name] is None else str(row[name]) for name in ("num_gpus", "num_gpus_one_line")]
         counts[0] = counts[0] if row["verdict"] else "–"
         sizes = (size(row["peak_bytes"]), size(row["visible_bytes"]))
-        rows.append([row["gpu"], counts[0], *sizes, near, counts[1], *(most * wide)])
+        rows.append([row["gpu"], counts[0], row["verdict"] or "–", *sizes, near, counts[1], *(most * wide)])
     notes = {row["note"]: None for row in answer["rows"] if row["note"]}
     if any("tight" in (row["verdict"], (row["near_miss"] or row)["verdict"]) for row in answer["rows"]):
         notes[f"tight{UNMEASURED}"] = None
