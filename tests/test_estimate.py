@@ -284,6 +284,12 @@ def test_every_setting_has_a_default_that_is_allowed_and_can_be_given_again() ->
     ]
 
 
+@pytest.mark.parametrize(("world_size", "host"), [(2, 2), (16, 8)])
+def test_no_more_gpus_share_a_host_than_there_are(world_size: int, host: int) -> None:
+    told = estimate(run(world_size=world_size)).assumptions
+    assert any(line.endswith(f"; GPUs per host: {host}") for line in told)
+
+
 def test_assumptions_name_the_choices_first() -> None:
     lines = estimate(run(lora_rank=16, base_dtype="nf4")).assumptions
     assert lines[0] == "strategy fsdp2, recipe fsdp2-mixed, optimizer adamw"

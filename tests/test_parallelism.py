@@ -75,6 +75,11 @@ def test_experts_are_dealt_out_and_as_many_stay_with_a_token() -> None:
     assert chosen == {int(str(model.config["num_experts_per_tok"]))}
 
 
+def test_expert_parallelism_needs_experts() -> None:
+    with pytest.raises(InputError, match=r"^ep 2 needs a model with experts; meta-llama/Llama-3.1-8B has none$"):
+        Run(model=load("llama-3.1-8b"), world_size=2, ep=2)
+
+
 def test_published_megatron_accountings() -> None:
     """Megatron-LM, dist_optimizer.md: 4 + 16/d, 6 + 12/d and 8 + 8/d bytes per parameter."""
     for recipe, whole, divided in (("deepspeed", 4, 16), ("megatron", 6, 12), ("fp32", 8, 8)):

@@ -33,6 +33,8 @@ def part(model: Model, *, tp: int = 1, ep: int = 1, pp: int = 1, stage: int = 0)
         return model
     if not model.has_architecture:
         raise InputError(f"{model.name} is a bare count; tp, pp and ep need the shapes of a model's layers")
+    if ep > 1 and not any(tensor.kind == "expert" for block in model.blocks for tensor in block.tensors):
+        raise InputError(f"ep {ep} needs a model with experts; {model.name} has none")
     if pp > model.num_layers:
         raise InputError(f"pp {pp} is more than the {model.num_layers} layers of {model.name}")
     heads = {name: int(str(model.config.get(name) or tp)) for name in ("num_attention_heads", "num_key_value_heads")}
