@@ -71,8 +71,9 @@ class Claim:
     `limit` says that the run fits in that much, `budget` is what the largest model fills, in bytes.
     `siblings` are claims of the same source that one ledger must give as well; `contradicts` is the setup that
     the source gives elsewhere, or that its other figures confirm, as a change of this one: from both the number
-    must follow. `now` is the ledger that the tool uses today, `missing` the assumption without which the claim cannot be decided, and `repair`
-    a change of the setup that makes it right. Raises `InputError` where a name or a unit is not known.
+    must follow. `now` is the ledger that the tool uses today, `missing` the assumption without which the claim
+    cannot be decided, and `repair` a change of the setup that makes it right.
+    Raises `InputError` where a name or a unit is not known.
     """
 
     id: str
