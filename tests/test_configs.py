@@ -271,6 +271,45 @@ def test_old_names_of_deepspeed_s_keys_mean_what_they_meant(tmp_path: Path) -> N
     assert found.says["save"] == "full"
 
 
+def test_deepspeed_takes_a_key_of_stage_3_without_its_prefix_too(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    short = {"max_live_parameters": 3_000, "prefetch_bucket_size": 2_000, "gather_16bit_weights_on_model_save": True}
+    path.write_text(zero3({**short, "stage3_prefetch_bucket_size": 1_000}))
+    found = configs.read(str(path), 8, LLAMA)
+    assert found.says["stage3_max_live_parameters"] == 3_000
+    assert found.says["stage3_prefetch_bucket_size"] == 1_000, "as in DeepSpeed the whole name is taken of two"
+    assert found.says["save"] == "full"
+    assert not any("max_live_parameters 3,000: DeepSpeed default" in note for note in found.notes)
+
+
+def test_bfloat16_is_read_as_bf16_where_that_is_not_given(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text('{"bfloat16": {"enabled": true}, "zero_optimization": {"stage": 3}}')
+    assert configs.read(str(path), 8, LLAMA).says["strategy"] == "zero3"
+    path.write_text(zero3(bfloat16={"enabled": False}))
+    assert configs.read(str(path), 8, LLAMA).says["recipe"] == "zero"
+
+
+def test_a_mapping_of_scalars_may_stand_on_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    given = "fsdp_version: 2, fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP, fsdp_offload_params: true"
+    path.write_text(f"distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config: {{{given}}}  # on one line\n")
+    says = configs.read(str(path), 8, LLAMA).says
+    assert (says["strategy"], says["offload"]) == ("fsdp2", "all")
+    for text in ("a: {b: 1, c: no }\n", "a: { }\n", "a: {b: , c: ~}\n", "a:\n  b: {c: 1e+5}\n"):
+        assert own.load(text) == yaml.safe_load(text)
+    for text in (
+        "a: {b: {c: 1}}\n",
+        "a: {b: [1]}\n",
+        "a: {b: 1, b: 2}\n",
+        "a: {b: 'x, y'}\n",
+        "a: {b: 1}c\n",
+        "a: {b: *c}\n",
+    ):
+        with pytest.raises(InputError, match="line 1 has"):
+            own.load(text)
+
+
 def test_of_two_dtypes_left_open_one_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "ds.json"
     path.write_text(zero3(bf16={"enabled": "auto"}, fp16={"enabled": "auto"}))
@@ -308,6 +347,7 @@ def zero3(zero: object = None, **more: object) -> str:
 
 BATCH = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "train_batch_size": 9}
 FSDP = "distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config:\n"
+WRAP = "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
 DEEPSPEED = "distributed_type: DEEPSPEED\ndeepspeed_config:\n"
 LAUGHS = 'a: &a ["lol"]\nb: &b [*a, *a]\nc: &c [*b, *b]\n'
 
@@ -345,7 +385,14 @@ LAUGHS = 'a: &a ["lol"]\nb: &b [*a, *a]\nc: &c [*b, *b]\n'
         ("ds.json", "[" * 100_000, "is not valid JSON"),
         ("ds.json", "[1]", "holds a JSON list"),
         ("ds.json", "x" * 1_000_001, "larger than 1 MB"),
-        ("a.yaml", "- 1\n- 2\n", "is no YAML mapping"),
+        ("a.yaml", "- 1\n- 2\n", "not a DeepSpeed or Accelerate file: is no YAML mapping"),
+        ("a.yaml", "datasets:\n  - path: x\n    type: y\n", "not a DeepSpeed or Accelerate file: line 2"),
+        ("a.yaml", "debug: [1]\n", "^error: a.yaml: line 1 has what is not read here, inline lists"),
+        (
+            "a.yaml",
+            FSDP + "  fsdp_version: 1\n  fsdp_sharding_strategy: HYBRID_SHARD\n" + WRAP,
+            "it is --strategy hsdp",
+        ),
         ("a.yaml", "just text", "is no YAML mapping"),
         ("a.yaml", "", "is no YAML mapping"),
         ("a.yaml", "\x00\xff", "is no YAML mapping"),
@@ -436,10 +483,11 @@ PIECES = (
     "010",
     "1:30",
     "=",
+    " {d: 1, e: x}",
 )
 
 
-@given(st.text(alphabet="ab:-# \n'\"1.", max_size=60) | st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+@given(st.text(alphabet="ab:-#{}, \n'\"1.", max_size=60) | st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_text_that_is_read_at_all_is_read_as_yaml(text: str) -> None:
     try:
         found = own.load(text)

@@ -74,7 +74,7 @@ def read(path: str, world_size: int, model: Model) -> Imported:
     file = Path(path)
     try:
         if file.suffix in (".yaml", ".yml"):
-            says, leaves, notes = accelerate.read(yaml.load(_text(file)), world_size, other)
+            says, leaves, notes = accelerate.read(_yaml(file), world_size, other)
         else:
             (says, notes), leaves = other(_json(file)), {}
     except InputError as error:
@@ -94,6 +94,15 @@ def _text(file: Path) -> str:
         raise InputError(f"cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise InputError("is not UTF-8 text") from None
+
+
+def _yaml(file: Path) -> Mapping[str, Any]:
+    text = _text(file)
+    try:
+        return yaml.load(text)
+    except InputError as error:
+        seen = {line.partition(":")[0].rstrip() for line in text.splitlines()} & keys("accelerate").keys()
+        raise InputError(f"{'' if seen else 'not a DeepSpeed or Accelerate file: '}{error}") from None
 
 
 def _json(file: Path) -> Mapping[str, Any]:

@@ -11,6 +11,8 @@ from calc.units import InputError, named, whole
 Found = tuple[dict[str, Any], dict[str, Any], list[str]]
 
 
+#: FSDP1's ways to keep copies of groups, each of which divides everything.
+_HYBRID = ("hybrid_shard", "4", "hybrid_shard_zero2", "5")
 Reader = Callable[[Any], tuple[dict[str, Any], list[str]]]
 
 
@@ -68,7 +70,8 @@ def _fsdp(given: Mapping[str, Any], precision: str) -> Found:
     for key, allowed in {"fsdp_auto_wrap_policy": ("transformer_based_wrap",), reshard: ways}.items():
         if filled[key] not in allowed:
             told = given.get(key, "left out")
-            raise InputError(f"{key} {told} is not counted; counted: {', '.join(allowed).upper()}")
+            near = "; with FSDP2 it is --strategy hsdp" if filled[key] in _HYBRID and key == reshard else ""
+            raise InputError(f"{key} {told} is not counted; counted: {', '.join(allowed).upper()}{near}")
     says: dict[str, Any] = {
         "strategy": f"fsdp{version}",
         "reshard_after_forward": filled[reshard] in ("full_shard", "1", "true"),

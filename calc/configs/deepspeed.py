@@ -42,7 +42,7 @@ def read(config: Mapping[str, Any], world_size: int, model: Model) -> tuple[dict
     notes += ["fp16 counts like bf16: two bytes, and an fp32 master copy"] * (half == "fp16")
     says: dict[str, Any] = {"strategy": f"zero{stage}" if stage else "ddp" if world_size > 1 else "single"}
     once = {new: {"device": "cpu"} for old, new in _OFFLOAD_ONCE.items() if _flag(old, zero.get(old, False))}
-    zero = {**once, **zero}
+    zero = {**{f"stage3_{key}": value for key, value in zero.items()}, **once, **zero}  # DeepSpeed takes both names
     says |= {"recipe": "zero", "offload": _offload(zero, stage)} | _batch(config, world_size, notes)
     if optimizer := config.get("optimizer", {}):
         kind = str(optimizer.get("type")) if isinstance(optimizer, Mapping) else str(optimizer)
@@ -62,7 +62,9 @@ def read(config: Mapping[str, Any], world_size: int, model: Model) -> tuple[dict
 
 def _half(config: Mapping[str, Any]) -> tuple[str, list[str]]:
     """Which 16-bit dtype a config takes; Transformers decides on an `auto`, here bf16 where it may."""
-    given = {dtype: _known(config.get(dtype, {}), dtype).get("enabled", False) for dtype in ("bf16", "fp16")}
+    old = config.get("bfloat16", {})  # what DeepSpeed reads where there is no bf16
+    halves = {"bf16": old if config.get("bf16") is None else config["bf16"], "fp16": config.get("fp16", {})}
+    given = {dtype: _known(found, dtype).get("enabled", False) for dtype, found in halves.items()}
     on = [dtype for dtype, value in given.items() if value != "auto" and _flag(f"{dtype}.enabled", value)]
     if len(on) > 1:
         raise InputError("bf16.enabled and fp16.enabled are both true; DeepSpeed takes one of them")

@@ -1,4 +1,4 @@
-"""Reads the part of YAML that training configs use: nested mappings, lists of scalars, scalars.
+"""Reads the part of YAML that training configs use: nested mappings, lists of scalars, scalars, {key: scalar}.
 
 Anchors, aliases and tags are refused before anything could expand, so a file costs no more than its own size.
 """
@@ -15,6 +15,7 @@ _NUMBER = re.compile(r"[-+]?(?:0|[1-9][\d_]{0,30})(\.[\d_]*)?([eE][-+]\d{1,3})?"
 _ODD = re.compile(r"[-+]?(?:0[\dxob_][\da-fA-F_]*|[\d_]+(?::[\d_.]+)+|\d{4}-\d\d?-\d\d?.*|\.\d.*)")
 _PAIR = re.compile(r"""("[^"\\]*"|'[^']*'|[^\s\-?:,\[\]{}#&*!|>'"%@`][^:#]*?)\s*:(?:\s+(.*))?""")
 _QUOTED = re.compile(r"""(?:'((?:[^']|'')*)'|"([^"\\]*)")(?:\s+#.*)?""")
+_INLINE = re.compile(r"\{([^{}\[\]'\"#]+)\}(?:\s+#.*)?")
 _REFUSED = {"&": "anchors", "*": "aliases", "!": "tags", "{": "inline mappings", "[": "inline lists"}
 _MAX_DEPTH = 20
 
@@ -72,6 +73,9 @@ def _mapping(lines: Lines, start: int, depth: int) -> tuple[dict[str, object], i
 def _value(text: str, number: int) -> object:
     if text in ("{}", "[]"):
         return {} if text == "{}" else []
+    if inline := _INLINE.fullmatch(text):
+        lines = [(number, 0, part.strip()) for part in inline[1].split(",")]
+        return _mapping(lines, 0, _MAX_DEPTH)[0] if inline[1].strip() else {}
     if text[:1] in tuple("&*!|>?%@`{["):
         _refuse(number, f"has what is not read here, {_REFUSED.get(text[0], text[0])}: {text[:40]!r}")
     if text[:1] in ("'", '"'):
