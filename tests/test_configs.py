@@ -304,6 +304,7 @@ def test_a_mapping_of_scalars_may_stand_on_one_line(tmp_path: Path) -> None:
         "a: {b: 1, b: 2}\n",
         "a: {b: 'x, y'}\n",
         "a: {b: 1}c\n",
+        "a: {b: , - c}\n",
         "a: {b: *c}\n",
     ):
         with pytest.raises(InputError, match="line 1 has"):

@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"[-+]?(?:0|[1-9][\d_]{0,30})(\.[\d_]*)?([eE][-+]\d{1,3})?"
 _ODD = re.compile(r"[-+]?(?:0[\dxob_][\da-fA-F_]*|[\d_]+(?::[\d_.]+)+|\d{4}-\d\d?-\d\d?.*|\.\d.*)")
 _PAIR = re.compile(r"""("[^"\\]*"|'[^']*'|[^\s\-?:,\[\]{}#&*!|>'"%@`][^:#]*?)\s*:(?:\s+(.*))?""")
 _QUOTED = re.compile(r"""(?:'((?:[^']|'')*)'|"([^"\\]*)")(?:\s+#.*)?""")
-_INLINE = re.compile(r"\{([^{}\[\]'\"#]+)\}(?:\s+#.*)?")
+_INLINE = re.compile(r"\{(?!.*,\s*- )([^{}\[\]'\"#]+)\}(?:\s+#.*)?")
 _REFUSED = {"&": "anchors", "*": "aliases", "!": "tags", "{": "inline mappings", "[": "inline lists"}
 _MAX_DEPTH = 20
 
