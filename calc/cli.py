@@ -15,20 +15,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from calc import check, communication, configs, gpus, models, oom
-from calc.audit.claims import Judgement, judgements
+from calc import communication, configs, gpus, models, oom
 from calc.estimate import CHOICES, SETTINGS, Estimate, Phase, Run, estimate
 from calc.fit import Row, fit, largest, verdict
 from calc.sharding import STRATEGIES
 from calc.states import OPTIMIZERS, RECIPES
-from calc.tables.calculator import calculator
 from calc.tables.plain import plain
 from calc.units import UNITS, InputError, named, unknown
 from calc.units import text as written
 
+if TYPE_CHECKING:
+    from calc.audit.claims import Judgement
+
 Json = Mapping[str, object] | list[object]
+#: Characters of a message that `oom` reads at most.
+MAX_TEXT = 10_000_000
 
 
 class _Parser(argparse.ArgumentParser):
@@ -328,18 +331,21 @@ def _text(message: str) -> str:
     """The message itself, what a file of that name holds, or standard input for `-`."""
     try:
         if message == "-":
-            text = sys.stdin.read(check.MAX_FILE_BYTES + 1) if sys.stdin else ""
+            text = sys.stdin.read(MAX_TEXT + 1) if sys.stdin else ""
         else:
             with Path(message).open(encoding="utf-8", errors="replace") as file:
-                text = file.read(check.MAX_FILE_BYTES + 1)
+                text = file.read(MAX_TEXT + 1)
     except (OSError, ValueError):  # no file of that name, so the name is the message
         return message
-    if len(text) > check.MAX_FILE_BYTES:
-        raise InputError(f"longer than {check.MAX_FILE_BYTES:,} characters; give the part with the message")
+    if len(text) > MAX_TEXT:
+        raise InputError(f"longer than {MAX_TEXT:,} characters; give the part with the message")
     return text
 
 
 def _claims(_: argparse.Namespace) -> Json:
+    # What one command alone needs is imported by it, so that the others start sooner.
+    from calc.audit.claims import judgements
+
     return [_claim(found) for found in judgements()]
 
 
@@ -396,6 +402,8 @@ def _check(args: argparse.Namespace) -> int:
 
     A file that cannot be read is told on stderr and left alone; the others are checked all the same.
     """
+    from calc import check
+
     ask, status, findings = cache(answer), 0, list[check.Finding]()
     for path in args.files:
         try:
@@ -448,6 +456,8 @@ def answer(argv: Sequence[str]) -> Json:
 
 def calculated(argv: Sequence[str]) -> tuple[str, str]:
     """What the calculator page shows for `estimate … --gpu G`: `html` and its text, or `error` and the line."""
+    from calc.tables.calculator import calculator
+
     try:
         args = parser().parse_args(list(argv))
         return "html", calculator(_found(args), gpus.get(args.gpu))

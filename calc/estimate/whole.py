@@ -187,6 +187,7 @@ def _assumptions(run: Run, model: Model) -> tuple[str, ...]:
         "bare count": not model.has_architecture,
         "ddp": run.strategy == "ddp",
         "zero": run.held != run.recipe,
+        "deepspeed": run.recipe == "deepspeed",
         "stage 3": deepspeed and stage3,
         "stages 1, 2": deepspeed and not stage3,
         "adapters": run.lora_rank,

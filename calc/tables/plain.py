@@ -51,7 +51,8 @@ def _plain_estimate(answer: Mapping[str, Any]) -> str:
     if peak:
         band = f"{size(peak['low'])} to {size(peak['high'])}"
         judged = [f"peak {size(peak['bytes'])} in {peak['phase']} ({peak['instant']}); a process needs {band}"]
-    if said := answer.get("verdict"):
+    if "verdict" in answer:
+        said = answer["verdict"] or "not known"
         judged.append(f"verdict: {said}{UNMEASURED * (said == 'tight')}")
     return "\n".join(
         [
