@@ -138,6 +138,15 @@ def test_the_pieces_of_rows_hold_the_fullest_of_every_rank(found: tuple[Tensor, 
         assert len(some) <= n
 
 
+@given(tensors)
+def test_one_gpu_makes_all_strategies_equal(found: tuple[Tensor, ...]) -> None:
+    model = replace(LLAMA, first=found, blocks=(), last=())
+    adamw, elements = get_optimizer("adamw"), sum(t.count * t.numel for t in found)
+    for strategy in STRATEGIES.values():
+        name = "zero" if strategy.name in RECIPES["zero"].strategies else "fsdp2-mixed"
+        assert kept(model, get_recipe(name), adamw, strategy, 1).total == 16 * elements
+
+
 def test_a_short_last_chunk_holds_more_than_the_first() -> None:
     """130 rows of 128 on four ranks are chunks of 33 and one of 31: 4,224 elements in 8 bit, 3,968 in 32."""
     model = replace(LLAMA, first=(Tensor(name="w", shape=(130, 128)),), blocks=(), last=())
