@@ -22,7 +22,7 @@ def bars(
     notes: Mapping[str, str] | None = None,
     whole: Mapping[str, int] | None = None,
 ) -> str:
-    """A stacked-bar figure as inline SVG with its legend: one bar per row, the card's limit drawn through all.
+    """A stacked-bar figure as inline SVG with its legend: one bar per row, the card's limit drawn through each.
 
     Widths are per cent of the frame and text keeps its size, so that it is readable on a phone;
     colours are CSS variables of the scheme. Bytes in, GB in the labels; no limit is drawn where it is 0.
@@ -63,7 +63,9 @@ def bars(
         keys["fig-whole"] = "Whole on every GPU"
     if limit:
         at = share(limit)
-        out.append(f'<line class="fig-limit" x1="{at}" x2="{at}" y1="0" y2="{height}"/>')
+        # Beside the bars only, so that it strikes out no label.
+        tops = (_ROW * index + 18 for index in range(len(rows)))
+        out += (f'<line class="fig-limit" x1="{at}" x2="{at}" y1="{top}" y2="{top + 24}"/>' for top in tops)
         keys["fig-limit"] = f"{limit_name} · {size(limit, 'GB', 2)}"
     legend = "".join(f'<li><span class="fig-key {key}"></span>{escape(said)}</li>' for key, said in keys.items())
     return "".join((*out, *labels)) + f'</svg><ul class="fig-legend">{legend}</ul></figure>'
