@@ -36,15 +36,15 @@ def paper_total(found: Estimate) -> str:
     return markdown(["Term", ">Bytes", ">Rounded"], rows, total=True)
 
 
-def by_strategy(runs: Iterable[Run], gpu: gpus.Gpu) -> str:
-    """Per-GPU states of several runs against one card's process-visible memory."""
+def by_strategy(runs: Iterable[Run]) -> str:
+    """Per-GPU states of several runs by line, and what of them more GPUs leave as it is."""
     rows = []
     for run in runs:
         kept = estimate(run).states
         amounts = (*(size(getattr(kept, line)) for line in LINES), f"**{size(kept.total)}**", size(undivided(run)))
-        rows.append([strategy_title(run), *amounts, over(kept.total, gpu.visible_bytes)])
+        rows.append([strategy_title(run), *amounts])
     heads = (*(f">{TITLES[line]}" for line in LINES), ">States per GPU", ">Does not shrink with N")
-    return markdown(["Run", *heads, f">Against {size(gpu.visible_bytes, 'GB', 2)}"], rows)
+    return markdown(["Run", *heads], rows)
 
 
 def undivided(run: Run) -> int:
