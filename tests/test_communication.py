@@ -41,6 +41,8 @@ def moved(strategy: str, world_size: int = 8, **settings: object) -> int:
         (moved("fsdp2"), (8 * PARAMS - 2 * ROOT) * 7 // 8, 490.2),
         (moved("fsdp1"), (8 * PARAMS - 2 * ROOT) * 7 // 8, 490.2),
         (moved("ddp", recipe="fp32"), 8 * PARAMS * 7 // 8, 493.9),
+        (moved("zero1", recipe="fp32"), 12 * PARAMS * 7 // 8, 740.8),
+        (moved("fsdp2", recipe="fp32", wrap="block+ends"), 12 * PARAMS * 7 // 8, 740.8),
         (moved("fsdp2", reduce_dtype="bf16", reshard_after_forward=False), 4 * PARAMS * 7 // 8, 246.9),
         (moved("zero1", recipe="megatron"), 6 * PARAMS * 7 // 8, 370.4),
         (moved("zero1", recipe="pure-bf16"), 6 * PARAMS * 7 // 8, 370.4),  # torch: all-reduce, then broadcast
@@ -49,6 +51,28 @@ def moved(strategy: str, world_size: int = 8, **settings: object) -> int:
 def test_70b_on_eight_gpus(found: int, num_bytes: int, gb: float) -> None:
     assert found == num_bytes
     assert round(found / 1e9, 1) == gb
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings", "names"),
+    [
+        ("ddp", {}, ["all-reduce gradients"]),
+        ("zero1", {}, ["reduce-scatter gradients", "all-gather new weights"]),
+        ("zero1", {"recipe": "megatron"}, ["reduce-scatter gradients", "all-gather new weights"]),
+        ("zero1", {"recipe": "fp32"}, ["all-reduce gradients", "broadcast new weights"]),
+        ("zero1", {"recipe": "pure-bf16"}, ["all-reduce gradients", "broadcast new weights"]),
+        ("fsdp2", {}, ["all-gather weights, forward", "all-gather weights, backward", "reduce-scatter gradients"]),
+        ("fsdp2", {"reshard_after_forward": False}, ["all-gather weights, forward", "reduce-scatter gradients"]),
+    ],
+)
+def test_what_is_sent(strategy: str, settings: dict[str, object], names: list[str]) -> None:
+    run = Run(model=LLAMA, world_size=8, strategy=strategy, **settings)  # type: ignore[arg-type]
+    assert [f"{found.name} {found.what}" for found in collectives(run)] == names
+
+
+def test_experts_of_their_own_ranks_are_not_counted() -> None:
+    with pytest.raises(InputError, match="only data parallelism"):
+        answer(["communication", "mixtral-8x7b-v0.1", "--gpus", "8", "--ep", "2", "--strategy", "fsdp2"])
 
 
 def test_published_10b_moves_60_gb_under_zero3_and_40_under_ddp() -> None:
@@ -126,11 +150,19 @@ def test_break_even_is_the_first_number_of_tokens_that_hides_the_link(world_size
 def test_floating_point_operations_per_token() -> None:
     run = Run(model=LLAMA, world_size=8)
     assert flops_per_token(run) == 8 * PARAMS
+    assert flops_per_token(replace(run, checkpointing="selective")) == 7 * PARAMS
     assert flops_per_token(replace(run, checkpointing="none")) == 6 * PARAMS
     lora = replace(run, lora_rank=16, checkpointing="none")
     assert flops_per_token(lora) == 4 * (PARAMS + 207_093_760) + 2 * 207_093_760
     experts = load("mixtral-8x7b-v0.1")
     assert flops_per_token(Run(model=experts, world_size=8)) == 8 * experts.num_active < 3 * experts.num_params
+
+
+@pytest.mark.parametrize("micro_steps", [1, 3])
+def test_computing_takes_all_micro_steps(micro_steps: int) -> None:
+    run = Run(model=LLAMA, world_size=8, accumulation=micro_steps)
+    seconds = {wait.compute_seconds for wait in waits(run, collectives(run), H100, mfu_percent=50)}
+    assert seconds == {Fraction(8 * PARAMS * 2048 * micro_steps * 2) / (Fraction("989.4") * 10**12)}
 
 
 def test_only_a_run_of_several_nodes_uses_the_network() -> None:
@@ -145,6 +177,8 @@ def test_only_a_run_of_several_nodes_uses_the_network() -> None:
     ("argv", "said"),
     [
         (["--tp", "2"], "only data parallelism is counted here"),
+        (["--pp", "2"], "only data parallelism is counted here"),
+        (["--cp", "2"], "only data parallelism is counted here"),
         (["--mfu", "0"], "mfu_percent must be a whole number from 1 to 100"),
         (["--gpu", "t4"], "no bf16 rate is known for 'T4'"),
         (["--gpu", "amd-mi455x"], "no node size is known for 'AMD MI455X'"),

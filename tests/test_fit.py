@@ -108,3 +108,57 @@ def test_filters_and_what_is_not_modelled() -> None:
     assert row["largest_micro_batch"] >= 1
     with pytest.raises(InputError, match="unknown vendor 'nvidai'; allowed: NVIDIA, AMD, Intel"):
         answer(["fit", "llama-3.1-8b", "--vendor", "nvidai"])
+
+
+def test_the_verdict_changes_at_the_byte() -> None:
+    h100, found = get("h100-sxm5-80gb"), estimate(Run(model=load("llama-3.1-8b"), world_size=8, strategy="fsdp2"))
+    assert found.peak
+    for visible, said in (
+        (found.peak.high, "fits"),
+        (found.peak.high - 1, "tight"),
+        (found.peak.low, "tight"),
+        (found.peak.low - 1, "does not fit"),
+        (None, None),
+    ):
+        assert verdict(found, replace(h100, visible_bytes=visible)) == said
+    assert verdict(estimate(Run(model=load("8B"), world_size=8)), h100) is None
+
+
+def test_text_b_s_rule_changes_at_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    need = one_line(replace(RUN, world_size=16)).total
+    for limit, count in ((need, 16), (need - 1, 32)):  # type: ignore[operator]
+        monkeypatch.setattr("calc.fit.label_limit", lambda gpu, limit=limit: limit)
+        assert climb(RUN, get("h100-sxm5-80gb")).num_gpus_one_line == count
+
+
+def test_the_near_miss_lacks_what_the_count_before_it_has_too_much() -> None:
+    run, h100 = Run(model=load("llama-3.3-70b"), world_size=8, strategy="fsdp2"), get("h100-sxm5-80gb")
+    row = climb(run, h100)
+    before = estimate(replace(run, world_size=16)).peak
+    assert row.near_miss
+    assert (row.num_gpus, row.near_miss.num_gpus) == (32, 16)
+    assert row.near_miss.over_bytes == before.low - h100.visible_bytes  # type: ignore[operator,union-attr]
+    lines = row.found.phases[row.found.peak.phase].lines  # type: ignore[index,union-attr]
+    assert {line.bytes for line in lines if line.line == row.limiting_line} == {max(line.bytes for line in lines)}
+
+
+def test_every_power_of_two_is_tried_up_to_1024() -> None:
+    run = Run(model=load("llama-3.1-405b"), world_size=8)
+    rows = [climb(run, get("v100-sxm2-16gb"), most=2**power) for power in range(11)]
+    assert [row.near_miss and row.near_miss.num_gpus for row in rows] == [2**power for power in range(11)]
+
+
+def test_a_card_without_counts_is_never_tried() -> None:
+    row = climb(RUN, get("tpu-v5p"))
+    assert (row.num_gpus, row.num_gpus_one_line, row.tried, row.one_line_bytes) == (None, None, 0, 0)
+    assert row.note == "not offered as a GPU here"
+
+
+def test_ddp_may_fill_the_node() -> None:
+    full = climb(Run(model=load("qwen2.5-0.5b"), world_size=8, strategy="ddp"), get("l40s"))
+    assert (full.num_gpus, full.num_gpus_one_line) == (8, 8)
+
+
+def test_the_largest_may_be_one() -> None:
+    run = Run(model=load("llama-3.1-8b"), world_size=8, strategy="fsdp2", seq_len=24_576)
+    assert largest(run, get("h100-sxm5-80gb"), "micro_batch") == 1

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calc.models import Tensor, load
-from calc.sharding import STRATEGIES, edge_elements, get_strategy, kept, largest_share, pieces, rows
+from calc.models import Tensor, load, with_adapters
+from calc.sharding import STRATEGIES, edge_elements, get_strategy, kept, largest_share, pieces, rows, units
 from calc.states import OPTIMIZERS, RECIPES, Optimizer, get_optimizer, get_recipe, state_bytes
 from calc.units import InputError
 
@@ -145,6 +145,31 @@ def test_one_gpu_makes_all_strategies_equal(found: tuple[Tensor, ...]) -> None:
     for strategy in STRATEGIES.values():
         name = "zero" if strategy.name in RECIPES["zero"].strategies else "fsdp2-mixed"
         assert kept(model, get_recipe(name), adamw, strategy, 1).total == 16 * elements
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("rank", [0, 8])
+def test_the_units_of_fsdp_hold_every_tensor_once(name: str, rank: int) -> None:
+    model = with_adapters(load(name), rank=rank) if rank else load(name)
+    assert sum(count * largest_share(group, "unit", 1) for group, count in units(model)) == model.num_params
+
+
+def test_without_alignment_tensors_stand_end_to_end() -> None:
+    odd = [Tensor(name="a", shape=(3,)), Tensor(name="b", shape=(5,))]
+    assert largest_share(odd, "unit", 1) == 8
+    model = replace(LLAMA, first=tuple(odd), blocks=(), last=())
+    assert list(pieces(model, OPTIMIZERS["adamw"], "unit", 2)) == [
+        [((3,), "linear", 1), ((1,), "linear", 1)],
+        [((4,), "linear", 1)],
+    ]
+
+
+@pytest.mark.parametrize(("sizes", "once"), [((4096,), 2048), ((4095,), 0), ((4095, 4096), 2048), ((4096, 8192), 2048)])
+def test_code_books_exist_once_where_a_tensor_is_quantised(sizes: tuple[int, ...], once: int) -> None:
+    model = replace(LLAMA, first=tuple(Tensor(name="w", shape=(size,)) for size in sizes), blocks=(), last=())
+    adamw = get_optimizer("adamw8bit")
+    held = kept(model, get_recipe("pure-bf16"), adamw, STRATEGIES["single"], 1)
+    assert held.optimizer == once + sum(state_bytes(adamw, (size,), "bf16") for size in sizes)
 
 
 def test_a_short_last_chunk_holds_more_than_the_first() -> None:
