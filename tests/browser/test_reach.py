@@ -90,8 +90,9 @@ def test_the_keyboard_reaches_the_text_first_and_shows_where_it_is(page: Page, a
     focused = page.locator(":focus")
     assert focused.inner_text().strip() == "Skip to content"
     page.keyboard.press("Enter")
+    page.wait_for_function("location.hash !== ''")
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.closest('article') !== null")
+    page.wait_for_function("document.activeElement.closest('article') !== null")
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
