@@ -103,20 +103,26 @@ check: lint site test ## All that a pull request must pass: lint, types, strict 
 numbers: .venv/site ## Rewrite the stale numbers in the prose, saying old → new
 	@$(python) -m calc check --fix README.md CONTRIBUTING.md $(shell find docs -name '*.md' -o -name '*.ipynb')
 
-golden: .venv/test ## Keep what the executed blocks print now, and the published configs
+golden: .venv/test ## Keep what the executed blocks print now, the published configs and the ledgers
 	@$(python) -m tests.examples
 	@$(python) -m tests.test_configs
+	@$(python) -m tests.test_kept
 
 bench: .venv/node ## Measure the build, the command line and the estimates
 	@$(python) -m tests.bench
 
-.PHONY: coverage fuzz
+MUTANTS ?= 300
+
+.PHONY: coverage fuzz mutation
 coverage: .venv/test ## Measure which branches of calc the tests take, and expect 98 %
 	@COVERAGE_FILE=.venv/coverage $(python) -m coverage run --branch --source=calc -m pytest -q --ignore=tests/pages
 	@COVERAGE_FILE=.venv/coverage $(python) -m coverage report --skip-covered --show-missing --fail-under=98
 
 fuzz: .venv/test ## Ask 100,000 hostile questions, and expect no traceback, hang or swelling
 	@$(python) -m tests.fuzz --count 100000 --seconds 3600
+
+mutation: .venv/test ## Plant 300 (MUTANTS) small faults in the arithmetic, and expect a test to fail for 90 %
+	@$(python) -m tests.mutation --sample $(MUTANTS)
 
 .PHONY: properdocs
 properdocs: .venv/properdocs ## Build the same site with ProperDocs and compare every number

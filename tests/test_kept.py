@@ -1,0 +1,91 @@
+"""What the ledger says of some hundred runs is kept, so that whatever moves a byte shows as a difference.
+
+Laws and measurements say what is right; this says what changed. `python -m tests.test_kept` (`make golden`)
+rewrites `tests/kept-runs.txt`: states, phases and host memory of each run in bytes, and eight digits of
+all its lines together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from calc.communication import collectives
+from calc.estimate import Run, estimate
+from calc.models import known, load
+from calc.states import OPTIMIZERS, RECIPES
+from calc.units import InputError
+
+KEPT = Path(__file__).with_name("kept-runs.txt")
+#: One model of each architecture, the first that is listed.
+MODELS = {record["config"]["model_type"]: record["name"] for record in reversed(known())}.values()
+PAIRS = [(strategy, recipe) for recipe in RECIPES.values() for strategy in recipe.strategies]
+COMMON = [("single", "autocast"), ("ddp", "pure-bf16"), ("zero3", "zero"), ("fsdp2", "fsdp2-mixed")]
+MOST = [
+    *COMMON,
+    ("zero1", "pure-bf16"),
+    ("zero1", "zero"),
+    ("zero2", "zero"),
+    ("fsdp1", "fsdp2-mixed"),
+    ("hsdp", "fp32"),
+]
+SETTINGS: tuple[dict[str, Any], ...] = (
+    {"checkpointing": "none"}, {"checkpointing": "selective"}, {"checkpointing": "none", "attention": "eager"},
+    {"attention": "eager"}, {"loss": "chunked"}, {"step": "foreach"}, {"step": "for-loop"}, {"seq_len": 8192},
+    {"micro_batch": 3, "seq_len": 100}, {"accumulation": 4}, {"accumulation": 4, "no_sync": True},
+    {"accumulation": 4, "overlap_comm": True}, {"overlap_comm": True}, {"reduce_dtype": "bf16"},
+    {"wrap": "block+ends"}, {"load": "gpu"}, {"save": "full"}, {"load": "gpu", "save": "full", "world_size": 2},
+    {"offload": "optimizer"}, {"offload": "all"}, {"offload": "nvme"}, {"offload": "all", "accumulation": 2},
+    {"reshard_after_forward": False}, {"gradient_as_bucket_view": True}, {"reduce_bucket_size": 10**7},
+    {"stage3_max_live_parameters": 0, "stage3_prefetch_bucket_size": 0}, {"sub_group_size": 10**8},
+    {"world_size": 3}, {"world_size": 1024}, {"tp": 2, "pp": 2}, {"pp": 4, "save": "full"}, {"cp": 2}, {"ep": 4},
+    {"ep": 8, "tp": 2, "world_size": 16}, {"shard_size": 2}, {"lora_rank": 16}, {"lora_rank": 16, "base_dtype": "nf4"},
+    {"lora_rank": 8, "base_dtype": "fp32", "checkpointing": "none"}, {"lora_rank": 8, "lora_targets": "q_proj,v_proj"},
+    {"lora_rank": 16, "base_dtype": "nf4-double", "checkpointing": "none"}, {"lora_rank": 4, "offload": "all"},
+    *({"optimizer": name} for name in OPTIMIZERS),
+)  # fmt: skip
+
+
+def runs() -> Iterator[tuple[str, Run]]:
+    """Every architecture as most people train it, every pair that runs, and every setting changed on its own."""
+    asked = [(model, pair, {}) for model in MODELS for pair in COMMON]
+    asked += [(model, pair, {"world_size": 7}) for model in ("llama-3.1-8b", "gemma-2-2b") for pair in PAIRS]
+    asked += [
+        (model, pair, setting) for setting in SETTINGS for pair in MOST for model in ("llama-3.1-8b", "qwen3-30b-a3b")
+    ]
+    for model, (strategy, recipe), setting in asked:
+        size = {"world_size": 1 if strategy == "single" else 8, **setting}
+        with contextlib.suppress(InputError):
+            run = Run(model=load(model), strategy=strategy, recipe=recipe, **size)
+            yield " ".join([model, strategy, recipe, *(f"{name}={value}" for name, value in size.items())]), run
+
+
+def told(run: Run) -> str:
+    found, sent = estimate(run), list[tuple[str, int]]()
+    with contextlib.suppress(InputError):
+        sent = [(f"{one.name} {one.what}", one.num_bytes) for one in collectives(run)]
+    phases = (found.phases or {}).values()
+    ledger = [
+        (at.instant, [(line.line, line.bytes, line.kind) for line in at.lines]) for at in (*phases, *found.instants)
+    ]
+    digest = hashlib.sha256(repr((ledger, sent, found.one_line, found.peak)).encode()).hexdigest()[:8]
+    states = " ".join(str(getattr(found.states, line)) for line in ("weights", "master", "gradients", "optimizer"))
+    return f"{states} | {' '.join(str(at.bytes) for at in phases)} | {found.host_per_node_bytes} | {digest}"
+
+
+def text() -> str:
+    return "".join(f"{name}: {told(run)}\n" for name, run in dict(runs()).items())
+
+
+def test_no_byte_moves_unseen() -> None:
+    was, now = KEPT.read_text("utf-8").splitlines(), text().splitlines()
+    moved = [f"- {old}\n+ {new}" for old, new in zip_longest(was, now) if old != new]
+    assert not moved, "\n".join([*moved[:9], "look at the difference, then run make golden"])
+
+
+if __name__ == "__main__":
+    KEPT.write_text(text(), "utf-8")
