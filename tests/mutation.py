@@ -32,7 +32,7 @@ PAIRS = (
 SWAPS = {old: new for pair in PAIRS for old, new in (pair, pair[::-1])} | {ast.Div: ast.Mult, ast.Mod: ast.Mult}
 NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 #: Tried first, and then, on what they let live, the tests of what is built on the arithmetic.
-QUICK = ("states", "sharding", "parallelism", "activations", "estimate", "fit", "communication", "kept", "cli", "oom")
+QUICK = ("kept", "states", "sharding", "parallelism", "activations", "estimate", "fit", "communication", "cli", "oom")
 SLOW = ("test_audit.py", "test_configs.py", "test_tables.py", "oracle/test_records.py", "test_docs.py")
 
 
@@ -95,8 +95,8 @@ def killed(path: Path, source: str) -> bool:
         SourceFileLoader.get_code = lambda self, name: (  # type: ignore[method-assign]
             self.source_to_code(source.encode(), str(path)) if self.path == str(path) else load(self, name)
         )
-        tests = [ROOT / "tests" / f"test_{name}.py" for name in (path.stem, *QUICK)]
-        quick = [str(test) for test in dict.fromkeys(tests) if test.exists()]
+        tests = [ROOT / "tests" / f"test_{name}.py" for name in QUICK]
+        quick = [str(test) for test in tests if test.exists()]
         # With its own assertions pytest would load `path` past us.
         flags = ["-x", "-q", "-pno:cacheprovider", "--hypothesis-seed=1", "--assert=plain"]
         status = pytest.main([*flags, "-oaddopts=", "--doctest-modules", str(path), *quick])
