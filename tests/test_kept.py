@@ -49,10 +49,19 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     *({"optimizer": name} for name in OPTIMIZERS),
 )  # fmt: skip
 
+#: Also asked of every architecture.
+EACH: tuple[dict[str, Any], ...] = (
+    {"checkpointing": "none", "seq_len": 4096},
+    {"checkpointing": "selective", "attention": "eager", "seq_len": 4097},
+    {"checkpointing": "none", "lora_rank": 16},
+    {"lora_rank": 8, "base_dtype": "nf4", "seq_len": 1024},
+)
+
 
 def runs() -> Iterator[tuple[str, Run]]:
     """Every architecture as most people train it, every pair that runs, and every setting changed on its own."""
     asked = [(model, pair, {}) for model in MODELS for pair in COMMON]
+    asked += [(model, pair, setting) for model in MODELS for pair in COMMON[::3] for setting in EACH]
     asked += [(model, pair, {"world_size": 7}) for model in ("llama-3.1-8b", "gemma-2-2b") for pair in PAIRS]
     asked += [
         (model, pair, setting) for setting in SETTINGS for pair in MOST for model in ("llama-3.1-8b", "qwen3-30b-a3b")
