@@ -16,6 +16,7 @@ import os
 import random
 import resource
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
@@ -121,10 +122,12 @@ def main() -> int:
     chosen = random.Random(1).sample(found, min(args.sample, len(found)))
     known = (ROOT / "tests" / "survivors.txt").read_text("utf-8")
     alive = collections.Counter[str]()
-    for path, name, source in sorted(chosen):
-        if not killed(path, source):
-            alive[path.stem] += 1
-            print(f"{'explained' if name in known else 'NEW'}  {name}", flush=True)
+    paths, names, sources = zip(*sorted(chosen), strict=True)
+    with ProcessPoolExecutor() as pool:
+        for path, name, dead in zip(paths, names, pool.map(killed, paths, sources), strict=True):
+            if not dead:
+                alive[path.stem] += 1
+                print(f"{'explained' if name in known else 'NEW'}  {name}", flush=True)
     for stem, number in collections.Counter(path.stem for path, *_ in chosen).items():
         print(f"{stem:16}{number - alive[stem]:5} of {number:5} killed")
     score = 100 * (1 - alive.total() / len(chosen))
