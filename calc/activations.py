@@ -29,12 +29,13 @@ class Op:
 
     `work` counts gradients and temporaries, the gradient of the residual stream among them.
     `numel` are the weight elements whose gradient it makes; `result` is what selective recomputation
-    keeps of it (the outputs of matrix products and of attention); `held` are bytes kept whatever the tokens.
+    keeps of it (the outputs of matrix products and of attention); `summed` are the bytes of a weight to which
+    adapters were added, kept whatever the tokens: its gradient is gone again at the next operation.
     """
 
     name: str
     saved: int = 0
-    held: int = 0
+    summed: int = 0
     work: int = 0
     numel: int = 0
     result: int = 0
@@ -42,16 +43,15 @@ class Op:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """One instant of a layer's backward: bytes per token saved and at work, and weight elements with a gradient.
+    """One instant of a layer's backward, that of `op`: bytes per token still saved, and elements with a gradient.
 
-    `fresh` are those that this operation alone makes, `held` bytes kept whatever the tokens.
+    `held` are bytes kept whatever the tokens; `numel` counts the weights from the layer's end to this operation.
     """
 
+    op: Op
     saved: int
     held: int
-    work: int
     numel: int
-    fresh: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,11 +290,11 @@ class _Layer:
         copies, width = chosen * b * h, chosen * b * inner
         # peft adds the adapters of an expert to its weight, and that sum is kept and gets a gradient.
         up_sum, down_sum = (t.numel * self.adapted(t) for t in (gate_up, down))
-        up, low = _trainable(gate_up) + up_sum, _trainable(down) + down_sum
-        back = residual + copies
-        yield Op(name="experts.up", saved=copies * (up > 0), work=back + 2 * width, numel=up, held=b * up_sum)
+        up, low = _trainable(gate_up), _trainable(down)
+        back, keeps, holds = residual + copies, up + up_sum > 0, low + down_sum > 0
+        yield Op(name="experts.up", saved=copies * keeps, work=back + 2 * width, numel=up, summed=b * up_sum)
         yield Op(name="experts.product", saved=3 * width, work=residual + 3 * width)
-        yield Op(name="experts.down", saved=width * (low > 0), work=back + width, numel=low, held=b * down_sum)
+        yield Op(name="experts.down", saved=width * holds, work=back + width, numel=low, summed=b * down_sum)
         yield Op(name="experts.back", saved=copies, work=residual + 3 * chosen * wide * h)
         for module in shared:
             yield from self.mlp(module, residual, shared=True)
@@ -345,11 +345,11 @@ def block_cost(model: Model, block: Block, dtype: str, attention: str, seq_len: 
     layer = _Layer(model, block, dtype, adapters, attention, seq_len)
     ops = tuple(layer.ops())
     moments: list[Moment] = []
-    saved, held, numel = sum(op.saved for op in ops), sum(op.held for op in ops), 0
+    saved, held, numel = sum(op.saved for op in ops), sum(op.summed for op in ops), 0
     for op in reversed(ops):
         numel += op.numel
-        moments.append(Moment(saved=saved, held=held, work=op.work, numel=numel, fresh=op.numel))
-        saved, held = saved - op.saved, held - op.held
+        moments.append(Moment(op=op, saved=saved, held=held, numel=numel))
+        saved, held = saved - op.saved, held - op.summed
     best = tuple(m for m in moments if not any(_covers(other, m) for other in moments if other is not m))
     boundary = layer.s * layer.hidden
     # An fp32 input is itself the copy that the first norm keeps.
@@ -357,7 +357,7 @@ def block_cost(model: Model, block: Block, dtype: str, attention: str, seq_len: 
     return Cost(
         boundary=boundary,
         again=0 if shared else boundary,
-        held=sum(op.held for op in ops),
+        held=sum(op.summed for op in ops),
         saved=sum(op.saved for op in ops),
         results=sum(op.result for op in ops),
         moments=best,
@@ -366,8 +366,8 @@ def block_cost(model: Model, block: Block, dtype: str, attention: str, seq_len: 
 
 def _covers(one: Moment, other: Moment) -> bool:
     """Whether `one` needs at least as much as `other` for any number of tokens."""
-    more = one.saved + one.work >= other.saved + other.work and one.held >= other.held
-    return one != other and more and one.numel >= other.numel
+    needs = [(m.saved + m.op.work, m.held + m.op.summed, m.numel, m.op.numel) for m in (one, other)]
+    return one != other and all(mine >= its for mine, its in zip(*needs, strict=True))
 
 
 @lru_cache(maxsize=1024)

@@ -287,7 +287,7 @@ class Walk:
         made = 0 if self.deepspeed and self.stage > 1 else moment.numel
         # Where an earlier micro-batch left a gradient of the same dtype, the new one is added to it at once.
         if (self.present and not self.fsdp and not self.deepspeed) or (self.whole and self.reduce == self.unit):
-            made = moment.fresh
+            made = moment.op.numel
         # A tied head's gradient waits for the embedding's, to be added as one.
         waits = self.made * self.head_trains * (self.present and self.model.tied and not self.fsdp)
         whole = self.run.strategy == "fsdp1" and moment.numel == self.trains[kind]
@@ -295,8 +295,8 @@ class Walk:
             "saved activations": before + (0 if again else saved),
             "recomputed layer": saved * again,
             "dequantised matrix": max(unpacked, default=0),
-            "activation gradients": moment.work * self.tokens,
-            "layer gradients": self.made * made,
+            "activation gradients": moment.op.work * self.tokens,
+            "layer gradients": self.made * made + moment.op.summed,
             "head gradient": around.get("head gradient", 0) + waits,
             "flat gradient": self.unit * moment.numel * whole,
         }
@@ -321,6 +321,10 @@ class Walk:
                 around | {"root gradients": unit * (trains + 2 * tied)},
                 last,
             ]
+            if self.whole:  # the first micro-batch has reduced nothing
+                left = self.reduce * (model.num_trainable - trains)
+                first = {"gradients": 0, "reduce-scatter input": 0, "gradients accumulated whole": left}
+                tried.append(tried[1] | first)
             if self.run.strategy != "fsdp1":  # FSDP2's output, and its copy in the gradients' dtype; few ranks see it
                 output = self.reduce + self.grad * (self.reduce != self.grad)
                 made = unit * embedded * (not model.tied)

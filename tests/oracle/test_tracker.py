@@ -82,6 +82,23 @@ def test_every_instant_with_every_second_layer_recomputed_or_a_fused_loss(row: d
         assert phase.bytes == pytest.approx(row["peak_by_instant"][phase.instant], rel=small), phase.instant
 
 
+@pytest.mark.parametrize("row", [row for row in TRACKER["others"] if row["run"].get("accumulation")], ids=name)
+def test_every_instant_where_gradients_accumulate(row: dict[str, Any]) -> None:
+    """Each new gradient is added at once; or, without a sync, the first micro-batch keeps all of them whole."""
+    found = estimate(run_of(row["run"]))
+    assert found.phases
+    by_instant = {phase.instant: phase.bytes for phase in (*found.instants, found.phases["step"])}
+    for instant, measured in row["peak_by_instant"].items():
+        if instant in by_instant:
+            assert by_instant[instant] == pytest.approx(measured, rel=1e-5), instant
+
+
+@pytest.mark.parametrize("row", [r for r in TRACKER["others"] if r["run"].get("model") == "qwen3-30b-a3b"], ids=name)
+def test_a_layer_of_experts_with_adapters_added_to_their_weights(row: dict[str, Any]) -> None:
+    found = {phase.instant: phase.bytes for phase in estimate(run_of(row["run"])).instants}
+    assert found["layers_bwd"] == pytest.approx(row["peak_by_instant"]["layers_bwd"], rel=0.005)
+
+
 @pytest.mark.parametrize("row", [row for row in TRACKER["others"] if row["run"].get("seq_len") == 512], ids=name)
 def test_few_tokens_peak_where_a_layer_is_gathered_or_the_last_unit_reduced(row: dict[str, Any]) -> None:
     found = estimate(run_of(row["run"]))
