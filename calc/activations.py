@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from types import MappingProxyType
 
 from calc.models import Block, Model, Tensor
@@ -19,7 +20,7 @@ from calc.units import records, whole
 #: Families whose operations are known here, each with what its layers do: `fp32_norms` multiply by their weight in
 #: fp32 and keep that copy, `split_rope` concatenates what rotary embedding turns and what it leaves, which copies
 #: attention's output once more, `fp32_router` casts the router's input, `fp32_weighing` the experts' outputs, and
-#: `fp32_rope` keeps cosines and sines in fp32.
+#: `fp32_rope` keeps cosines and sines in fp32, `rope_by_kind` those of each kind of layer.
 _TRAITS = MappingProxyType({record["family"]: tuple(record["traits"]) for record in records("activations")})
 
 
@@ -28,9 +29,9 @@ class Op:
     """One operation of a layer, in bytes per token: kept for its backward, and alive during it.
 
     `work` counts gradients and temporaries, the gradient of the residual stream among them.
-    `numel` are the weight elements whose gradient it makes; `result` is what selective recomputation
-    keeps of it (the outputs of matrix products and of attention); `summed` are the bytes of a weight to which
-    adapters were added, kept whatever the tokens: its gradient is gone again at the next operation.
+    `numel` are the weight elements whose gradient it makes, `fresh` those of the largest weight; `result` is what
+    selective recomputation keeps of it (the outputs of matrix products and of attention); `summed` are the bytes of a
+    weight to which adapters were added, kept whatever the tokens: its gradient is gone again at the next operation.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Op:
     summed: int = 0
     work: int = 0
     numel: int = 0
+    fresh: int = 0
     result: int = 0
 
 
@@ -59,14 +61,15 @@ class Cost:
     """What one layer costs, in bytes per token.
 
     `boundary` is its input, `again` what of that a recomputed layer does not share, `saved` what its backward
-    needs, `results` its matrix products and attention; `moments` are the instants at which its backward can peak.
-    `held` are bytes kept whatever the number of tokens.
+    needs, `frozen` what of it comes before the first weight that trains, `results` its matrix products and attention;
+    `moments` are the instants at which its backward can peak. `held` are bytes kept whatever the number of tokens.
     """
 
     boundary: int
     again: int
     held: int
     saved: int
+    frozen: int
     results: int
     moments: tuple[Moment, ...]
 
@@ -82,15 +85,15 @@ class Head:
     """What follows the layers, in bytes per token: the final norm, and logits with their loss.
 
     `forward` and `backward` are the worst instants of the loss; `weight_work` is what is left of the
-    logits while the head's own gradient is made; `gradient_early` where the loss makes that gradient itself.
+    logits while the head's own gradient is made.
     """
 
     norm: int
     forward: int
     backward: int
     weight_work: int
+    inputs: int
     tables: int
-    gradient_early: bool = False
 
 
 def checkpointed(checkpointing: str, layer: int) -> bool:
@@ -173,13 +176,14 @@ class _Layer:
         ranks = [t.shape[0] for p in parts for t in self.tensors_of(p) if ".lora_A." in t.name]
         casts = len(base) if self.autocast and not shared else 0
         wide = 4 if self.adapters == "fp32" else self.b
-        if self.adapters != "bf16":
+        if self.adapters != "same":
             casts += len(ranks)
-        same = (base and not self.autocast) or (ranks and self.adapters == "bf16")
+        same = (base and not self.autocast) or (ranks and self.adapters == "same")
         saved = (wide if ranks else self.b) * into * casts + wide * sum(ranks)
         if same and not shared:
             saved += self.b * into
-        return Op(name=name, saved=saved, work=work, numel=self.numel(*parts), result=self.b * out)
+        fresh = max((_trainable(t) for p in parts for t in self.tensors_of(p)), default=0)
+        return Op(name=name, saved=saved, work=work, numel=self.numel(*parts), fresh=fresh, result=self.b * out)
 
     def adapted(self, tensor: Tensor) -> bool:
         """Whether a weight that is a parameter of its module itself has adapters."""
@@ -231,8 +235,11 @@ class _Layer:
         if self.attention == "sdpa":
             bias = 0
             if windowed(self.config, self.block, self.seq_len):
-                # A mask rules out grouped heads: keys and values are repeated, and the mask becomes a 16-bit bias.
-                keys, values, bias = query, query, self.seq_len
+                # A mask rules out grouped heads: keys and values are repeated (one head alone is a view of itself),
+                # and the mask becomes a 16-bit bias.
+                bias = self.seq_len
+                if keys * num_heads > query:
+                    keys = values = query
             saved = b * (query + out + keys + values + bias) + 4 * num_heads
             yield Op(name="attention", saved=saved, work=s + b * (2 * query + 2 * keys), result=b * out + 4 * num_heads)
             return
@@ -241,7 +248,7 @@ class _Layer:
         copy = b * square if b == 2 else 0
         capped = b * square if _capped(self.config, self.family, "attn_logit_softcapping") else 0
         saved = b * (3 * query + out) + 4 * square + copy + capped
-        yield Op(name="attention", saved=saved, work=s - b * query + copy + 4 * square, result=b * out)
+        yield Op(name="attention", saved=saved, work=s - b * query + 8 * square - copy, result=b * out)
 
     def mla(self) -> Iterator[Op]:
         """Multi-head latent attention: low-rank q and kv with a norm each, heads of two parts."""
@@ -268,7 +275,7 @@ class _Layer:
         yield self.linear(f"{module}.up", self.hidden, 2 * inner, *parts, shared=shared)
         yield Op(name=f"{module}.product", saved=3 * b * inner, work=residual + 3 * b * inner)
         # An adapter that casts its input returns that gradient in fp32 before it becomes 16-bit (measured).
-        cast = self.adapters != "bf16" and any(".lora_A." in t.name for t in self.tensors_of(f"{module}.down_proj"))
+        cast = self.adapters != "same" and any(".lora_A." in t.name for t in self.tensors_of(f"{module}.down_proj"))
         work = residual + (4 * inner + 6 * self.hidden if cast else b * inner)
         yield self.linear(f"{module}.down_proj", inner, self.hidden, work=work)
 
@@ -292,9 +299,9 @@ class _Layer:
         up_sum, down_sum = (t.numel * self.adapted(t) for t in (gate_up, down))
         up, low = _trainable(gate_up), _trainable(down)
         back, keeps, holds = residual + copies, up + up_sum > 0, low + down_sum > 0
-        yield Op(name="experts.up", saved=copies * keeps, work=back + 2 * width, numel=up, summed=b * up_sum)
+        yield Op(name="experts.up", saved=copies * keeps, work=back + 2 * width, numel=up, fresh=up, summed=b * up_sum)
         yield Op(name="experts.product", saved=3 * width, work=residual + 3 * width)
-        yield Op(name="experts.down", saved=width * holds, work=back + width, numel=low, summed=b * down_sum)
+        yield Op(name="experts.down", saved=width * holds, work=back + width, numel=low, fresh=low, summed=b * down_sum)
         yield Op(name="experts.back", saved=copies, work=residual + 3 * chosen * wide * h)
         for module in shared:
             yield from self.mlp(module, residual, shared=True)
@@ -325,11 +332,11 @@ def operations(model: Model, block: Block, attention: str = "sdpa", seq_len: int
     >>> [op.name for op in operations(llama, llama.blocks[0])][:3]
     ['input_layernorm', 'qkv', 'attention']
     """
-    return tuple(_Layer(model, block, "bf16", "bf16", attention, seq_len).ops())
+    return tuple(_Layer(model, block, "bf16", "same", attention, seq_len).ops())
 
 
 @lru_cache(maxsize=1024)
-def block_cost(model: Model, block: Block, dtype: str, attention: str, seq_len: int, adapters: str = "bf16") -> Cost:
+def block_cost(model: Model, block: Block, dtype: str, attention: str, seq_len: int, adapters: str = "same") -> Cost:
     """What one layer of `block` costs in bytes per token, computing in `dtype` (bf16, fp32 or autocast).
 
     Formula: saved = Σ of its operations; a moment per operation, seen from the end of the layer: what is
@@ -359,6 +366,7 @@ def block_cost(model: Model, block: Block, dtype: str, attention: str, seq_len: 
         again=0 if shared else boundary,
         held=sum(op.summed for op in ops),
         saved=sum(op.saved for op in ops),
+        frozen=sum(op.saved for op in takewhile(lambda op: not (op.numel or op.summed), ops)),
         results=sum(op.result for op in ops),
         moments=best,
     )
@@ -366,7 +374,7 @@ def block_cost(model: Model, block: Block, dtype: str, attention: str, seq_len: 
 
 def _covers(one: Moment, other: Moment) -> bool:
     """Whether `one` needs at least as much as `other` for any number of tokens."""
-    needs = [(m.saved + m.op.work, m.held + m.op.summed, m.numel, m.op.numel) for m in (one, other)]
+    needs = [(m.saved + m.op.work, m.held + m.op.summed, m.numel, m.op.fresh) for m in (one, other)]
     return one != other and all(mine >= its for mine, its in zip(*needs, strict=True))
 
 
@@ -377,7 +385,8 @@ def head_cost(model: Model, dtype: str, loss: str, attention: str, checkpointing
     Formula, V = vocabulary: forward 2V logits + 4V in fp32 + 4V log-softmax; backward 4V log-softmax,
     4V and 4V of gradients = 12V. `chunked` is a fused linear cross-entropy: it makes the logits of h/V of
     the tokens at a time, so 2h or up to twice that, and makes both gradients in the forward, the head's in place.
-    `tables` are cosines, sines, token ids, labels, and a mask where checkpoints hold one.
+    `inputs` are token ids and labels; `tables` are per position whatever the batch: cosines and sines. Checkpoints hold
+    masks: eager attention's for each sequence and kind of layer, that of a sliding window once.
     Source: `ForCausalLMLoss` in transformers; the fused linear cross-entropy of Liger Kernel 0.8.5.
 
     >>> from calc.models import load
@@ -388,20 +397,23 @@ def head_cost(model: Model, dtype: str, loss: str, attention: str, checkpointing
     h, vocab = _int(config, "hidden_size"), _int(config, "vocab_size")
     b, s = (4 if dtype == "fp32" else 2), (2 if dtype == "bf16" else 4)
     train = any(t.trainable for t in model.last)
-    wide = 4 if "fp32_norms" in _TRAITS[model.model_type] or s == 4 else 2
+    traits = _TRAITS[model.model_type]
+    wide = 4 if "fp32_norms" in traits or s == 4 else 2
     head = [t for t in (model.first if model.tied else model.last) if t.kind in ("linear", "embedding")]
     norm = 4 * h + 4 + (wide * h if train else 0) + (b * h if any(t.trainable for t in head) else 0)
     dim = h // _int(config, "num_attention_heads")
     for field in ("head_dim", "qk_rope_head_dim"):
         dim = _int(config, field) if config.get(field) else dim
-    tables = 16 + 2 * dim * (4 if "fp32_rope" in _TRAITS[model.model_type] or s == 4 else 2)
-    if checkpointing != "none":  # checkpoints hold the mask
-        masks = any(windowed(config, block, seq_len) for block in model.blocks)
-        tables += b * seq_len if attention == "eager" else seq_len * masks
+    inputs, kinds = 16, len({block.attention for block in model.blocks})
+    tables = 2 * dim * (4 if "fp32_rope" in traits or s == 4 else 2) * (kinds if "rope_by_kind" in traits else 1)
+    if checkpointing != "none" and attention == "eager":
+        inputs += kinds * b * seq_len
+    elif checkpointing != "none":
+        tables += seq_len * any(windowed(config, block, seq_len) for block in model.blocks)
     if loss == "chunked":
         # Then the norm's own backward is the worst.
         back = (20 if s == 4 else 24) * h + 4 - norm
-        return Head(norm=norm, forward=2 * b * h, backward=back, weight_work=b * h, tables=tables, gradient_early=True)
+        return Head(norm=norm, forward=2 * b * h, backward=back, weight_work=b * h, inputs=inputs, tables=tables)
     capped = b * vocab if _capped(config, model.model_type, "final_logit_softcapping") else 0
     upcast = 4 * vocab if b == 2 else 0
     output = 4 * h if dtype == "autocast" else 0  # the norm's output, which nobody saves but the caller holds
@@ -409,7 +421,8 @@ def head_cost(model: Model, dtype: str, loss: str, attention: str, checkpointing
         norm=norm,
         forward=capped + b * vocab + upcast + 4 * vocab + output,
         backward=capped + 12 * vocab,
-        weight_work=b * vocab + b * h,
+        weight_work=b * vocab * (dtype != "autocast") + b * h,
+        inputs=inputs,
         tables=tables,
     )
 
@@ -431,13 +444,12 @@ def step_temporaries(step: str, itemsize: int, numel: int, largest: int) -> int:
 def compute_dtype(recipe: str, lora_base: str = "") -> tuple[str, str]:
     """What a recipe computes in (bf16, fp32 or autocast), and what its adapters do with their input.
 
-    With LoRA on a 16-bit or NF4 base the base computes in bf16: adapters that are bf16 there read what the
-    base reads, fp32 ones (`fp32`) read an fp32 copy each, and under autocast (`cast`) a bf16 copy each.
+    With LoRA on a 16-bit or NF4 base the base computes in bf16. Adapters of that dtype read the `same` input as the
+    base, fp32 ones beside it (`fp32`) an fp32 copy each, and under autocast (`cast`) a bf16 copy each.
     Source: `_cast_input_dtype` in peft 0.21.2, measured.
 
     >>> compute_dtype("autocast"), compute_dtype("autocast", "nf4"), compute_dtype("fp32", "bf16")
     (('autocast', 'cast'), ('bf16', 'cast'), ('bf16', 'fp32'))
     """
-    own = recipe if recipe in ("fp32", "autocast") else "bf16"
-    adapters = {"autocast": "cast", "fp32": "fp32"}.get(recipe, "bf16")
-    return ("bf16" if lora_base not in ("", "fp32") else own), adapters
+    own = recipe if recipe in ("fp32", "autocast") and lora_base in ("", "fp32") else "bf16"
+    return own, "cast" if recipe == "autocast" else "fp32" if recipe == "fp32" != own else "same"

@@ -80,7 +80,7 @@ def largest_share(tensors: Iterable[Tensor], layout: str, world_size: int, align
     `rows`: each tensor's largest chunk of dimension 0, padded to it on every rank (FSDP2).
     `each`: every tensor flattened, ⌈n/N⌉ (DeepSpeed ZeRO-3). `flat`: all of them end to end, padded to
     a multiple of 2N (DeepSpeed ZeRO-1/2). `unit`: end to end, each begun on a multiple of `align`
-    elements, padded to a multiple of N (FSDP1). `whole`: not divided.
+    elements, padded to a multiple of N (FSDP1). `whole` and `greedy`: not divided.
 
     >>> [largest_share([Tensor(name="w", shape=(10, 5))], layout, 4) for layout in ("rows", "each", "flat")]
     [15, 13, 14]
@@ -123,7 +123,7 @@ def units(model: Model) -> Iterator[tuple[tuple[Tensor, ...], int]]:
     """
     for tensors, count in (((*model.first, *model.last), 1), *((b.tensors, len(b.layers)) for b in model.blocks)):
         yield tuple(t for t in tensors if t.kind != "adapter"), count
-        yield from (((replace(t, count=1),), count * t.count) for t in tensors if t.kind == "adapter")
+        yield from (((t,), count) for t in tensors if t.kind == "adapter")
 
 
 def kept(
@@ -148,7 +148,7 @@ def kept(
         trainable = tuple(t for t in tensors if t.trainable)
         frozen = tuple(t for t in tensors if not t.trainable)
         for copy in recipe.copies:
-            cut = layout if strategy.stage >= copy.stage and layout != "greedy" else "whole"
+            cut = layout if strategy.stage >= copy.stage else "whole"
             share = largest_share(trainable, cut, world_size, align)
             if layout == "flat" and copy.line == "weights":  # whole, in the padded buffer
                 share = world_size * largest_share(trainable, layout, world_size)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from importlib import resources
@@ -106,23 +105,6 @@ def decimal(value: Fraction | int, decimals: int) -> str:
     head, tail = divmod(digits, 10**decimals)
     sign = "-" if value < 0 and digits else ""
     return f"{sign}{head:,}" + (f".{tail:0{decimals}d}" if decimals else "")
-
-
-_QUANTITY = re.compile(r"\s*(-?[\d,]+(?:\.\d+)?)\s*([kKMGTP]i?B|B)\s*")
-
-
-def parse(quantity: str) -> int:
-    """The bytes that a written quantity names, rounded to the nearest byte.
-
-    Raises `InputError` where number or unit cannot be read.
-
-    >>> parse("79.19 GiB")
-    85029615043
-    """
-    found = _QUANTITY.fullmatch(quantity)
-    if not found or found[2] not in UNITS:
-        raise InputError(f"not a quantity of bytes: {quantity[:40]!r}; write it as '141.1 GB'")
-    return round(Fraction(found[1].replace(",", "")) * UNITS[found[2]])
 
 
 def nf4_bytes(numel: int, *, double_quantised: bool) -> int:

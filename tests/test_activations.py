@@ -103,25 +103,26 @@ def test_logits_peak_at_twelve_bytes_per_token_and_word() -> None:
 def test_frozen_weights_need_no_input() -> None:
     lora = with_adapters(LLAMA, rank=16)
     block = lora.blocks[0]
-    cost = {how: block_cost(lora, block, "bf16", "sdpa", 2048, how).saved for how in ("bf16", "cast", "fp32")}
+    cost = {how: block_cost(lora, block, "bf16", "sdpa", 2048, how).saved for how in ("same", "cast", "fp32")}
     # A norm keeps no normalised copy; what a linear layer reads is kept for its adapter, with 2·rank.
-    assert cost["bf16"] == 200_840 - 2 * 2 * H + 7 * 2 * 16
+    assert cost["same"] == 200_840 - 2 * 2 * H + 7 * 2 * 16
     inputs = 3 * H + H + 2 * H + F  # q, k, v; o; gate, up; down
     once = 2 * (2 * H) + 2 * F  # two norms' outputs and the product; o reads what attention keeps
-    assert cost["cast"] == cost["bf16"] - once + 2 * inputs
-    assert cost["fp32"] == cost["bf16"] - once + 4 * inputs + 7 * 2 * 16
+    assert cost["cast"] == cost["same"] - once + 2 * inputs
+    assert cost["fp32"] == cost["same"] - once + 4 * inputs + 7 * 2 * 16
     only_q = with_adapters(LLAMA, rank=16, targets=("q_proj",))
-    assert block_cost(only_q, only_q.blocks[0], "bf16", "sdpa", 2048).saved < cost["bf16"]
+    assert block_cost(only_q, only_q.blocks[0], "bf16", "sdpa", 2048).saved < cost["same"]
 
 
 @pytest.mark.parametrize(
     ("recipe", "base", "found"),
     [
-        ("pure-bf16", "", ("bf16", "bf16")),
-        ("fp32", "", ("fp32", "fp32")),
+        ("pure-bf16", "", ("bf16", "same")),
+        ("fp32", "", ("fp32", "same")),
+        ("fp32", "bf16", ("bf16", "fp32")),
         ("autocast", "", ("autocast", "cast")),
         ("autocast", "nf4", ("bf16", "cast")),
-        ("fsdp2-mixed", "bf16", ("bf16", "bf16")),
+        ("fsdp2-mixed", "bf16", ("bf16", "same")),
     ],
 )
 def test_what_a_recipe_computes_in(recipe: str, base: str, found: tuple[str, str]) -> None:

@@ -73,7 +73,9 @@ def test_the_band_is_never_wider_than_eight_percent_and_two_gigabytes(run: Run) 
 def test_more_tokens_never_need_less(strategy: str) -> None:
     found = [peak(strategy, seq_len=seq_len) for seq_len in (1, 512, 2048, 8192, 32768)]
     assert found == sorted(found)
-    assert peak(strategy, seq_len=4096) == peak(strategy, seq_len=2048, micro_batch=2)
+    # Twice the sequence or twice the batch: only cosines and sines are by position, and serve the whole batch.
+    # They are there at the worst instant, or that is the optimizer's step.
+    assert peak(strategy, seq_len=4096) - peak(strategy, seq_len=2048, micro_batch=2) in (0, 2 * 128 * 2 * 2048)
     kept = [peak(strategy, seq_len=8192, checkpointing=how) for how in ("full", "matmuls", "none")]
     assert kept == sorted(kept)
 

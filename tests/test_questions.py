@@ -19,7 +19,7 @@ from calc import cli
 from calc.check import query
 from calc.estimate import Run
 from calc.models import load
-from calc.units import UNITS, InputError, decimal, parse
+from calc.units import UNITS, InputError, decimal
 
 ROOT = Path(__file__).parents[1]
 CASES = json.loads((ROOT / "tests" / "data" / "questions.json").read_text("utf-8"))
@@ -33,7 +33,10 @@ PAGES = [
 @cache
 def ask(source: str) -> Fraction:
     """What a query returns, or a quantity as it is written, in bytes or as a count."""
-    return query(source, lambda argv: cli.answer(argv)) if " : " in source else Fraction(parse(source))
+    if " : " in source:
+        return query(source, lambda argv: cli.answer(argv))
+    number, unit = source.split()
+    return Fraction(number.replace(",", "")) * UNITS[unit]
 
 
 @pytest.mark.parametrize(("case", "value"), ASKED, ids=[f"{case['id']} {value['name']}" for case, value in ASKED])

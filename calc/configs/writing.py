@@ -20,6 +20,7 @@ from calc.models import Model
 from calc.units import ceil_div
 
 _NODE = 8
+AUTO = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
 _CONDITION = re.compile(r"@([\w!,=+-]+)\|(.*)")
 
 
@@ -56,11 +57,7 @@ def buckets(model: Model) -> dict[str, int]:
     16777216
     """
     hidden = int(str(model.config.get("hidden_size", 0)))
-    return {
-        "reduce_bucket_size": hidden * hidden,
-        "stage3_prefetch_bucket_size": int(0.9 * hidden * hidden),
-        "stage3_param_persistence_threshold": 10 * hidden,
-    }
+    return dict(zip(AUTO, (hidden * hidden, int(0.9 * hidden * hidden), 10 * hidden), strict=True))
 
 
 def _flags(run: Run, optimizer: str) -> set[str]:

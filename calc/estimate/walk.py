@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate, starmap
+from math import prod
 
 from calc.activations import Moment, attention_of, block_cost, checkpointed, compute_dtype, head_cost, step_temporaries
 from calc.estimate.run import FSDP, Run
 from calc.models import Model, Tensor
-from calc.sharding import Kept, edge_elements, get_strategy, largest_share, layout_of, packed
+from calc.sharding import Kept, edge_elements, get_strategy, largest_share, layout_of, packed, rows
 from calc.states import get_recipe
 from calc.units import DTYPE_BYTES, ceil_div
 
@@ -55,6 +57,7 @@ class Walk:
         self.unit = 4 if self.dtype == "fp32" else 2
         self.reduce = DTYPE_BYTES[run.reduce_dtype]
         self.fsdp, self.deepspeed = run.strategy in FSDP, run.held == "deepspeed"
+        self.fsdp2, self.stays = self.fsdp and run.strategy != "fsdp1", not run.reshard_after_forward
         # Bytes of a gradient element between steps, and as the backward leaves it.
         self.grad = 2 if self.deepspeed else recipe.itemsize("gradients")
         self.made = self.unit if self.fsdp or self.deepspeed else self.grad
@@ -62,6 +65,8 @@ class Walk:
         self.whole = run.no_sync and run.accumulation > 1
         buffer = run.held == "megatron" or (self.deepspeed and self.stage == 3)
         self.present = buffer or (run.accumulation > 1 and not self.whole)
+        # Whether a new gradient is added to it at once: one of the same dtype, of the same shape.
+        self.added = (self.whole and self.reduce == self.unit) or (self.present and not (self.fsdp or self.deepspeed))
         self.layout, self.align = layout_of(strategy, recipe, run.world_size)
         attention = attention_of(model, run.attention)
         # What each kind of layer costs, and which kind each layer is.
@@ -69,39 +74,56 @@ class Walk:
         self.order, self.trains, self.head_trains = _shape(model)
         self.count = len(self.order)
         self.head = head_cost(model, self.dtype, run.loss, attention, run.checkpointing, run.seq_len)
+        self.tables = self.head.tables * run.seq_len + self.head.inputs * run.tokens
         if not model.last:  # a pipeline stage before the last
             self.head = replace(self.head, norm=0, forward=0, backward=0, weight_work=0)
         self.size = [self.gather(b.tensors) for b in model.blocks]
+        self.inputs = [self.scattered(b.tensors)[0] for b in model.blocks]
         # Weights that autocast has cast and the backward still needs.
-        autocast = self.dtype == "autocast"
-        self.cast = [2 * _matrices(b.tensors) * autocast for b in model.blocks]
-        self.head_cast = 2 * _matrices(model.first if model.tied else model.last) * autocast
+        self.autocast = self.dtype == "autocast"
+        self.cast = [2 * _matrices(b.tensors) * self.autocast for b in model.blocks]
+        self.head_cast = 2 * _matrices(model.first if model.tied else model.last) * self.autocast
         self.ends = run.wrap == "block+ends" and not model.tied
         both = (*model.first, *model.last)
-        self.root, self.first, self.last = ((), model.first, model.last) if self.ends else (both, both, both)
+        apart = (model.first * self.stays, model.first, model.last)
+        self.root, self.first, self.last = apart if self.ends else (both, both, both)
+        # Under a frozen embedding nothing is kept before the first adapter; but for checkpoints its output is made to
+        # take a gradient, and stays.
+        lora, first = run.lora_rank > 0 and len(model.first) > 0, self.costs[self.order[0]]
+        self.leaf = lora and run.checkpointing != "none"
+        start = (first.again if self.leaf else -first.frozen) * (lora and not checkpointed(run.checkpointing, 0))
+
+        def keeps(layer: int, kind: int) -> int:
+            stays = 0 if checkpointed(run.checkpointing, layer) else self.cast[kind] + self.costs[kind].held
+            return self.costs[kind].kept(run.checkpointing, layer) * self.tokens + stays
+
         # Running sums: what layers 0 to n keep, and what is kept of the gradients of the last n.
-        self.kept, self.done = [0], [0]
-        for layer, kind in enumerate(self.order):
-            kept = self.costs[kind].kept(run.checkpointing, layer) * self.tokens
-            if not checkpointed(run.checkpointing, layer):
-                kept += self.cast[kind] + self.costs[kind].held
-            self.kept.append(self.kept[-1] + kept)
+        self.kept = [*accumulate(starmap(keeps, enumerate(self.order)), initial=start * self.tokens)]
         self.kept = [waiting * self.kept[-1] + kept for kept in self.kept]
         share = [self.grad * self.share(b.tensors, 2) for b in model.blocks]
-        for kind in reversed(self.order):
-            self.done.append(self.done[-1] + share[kind])
+        self.done = [*accumulate((share[kind] for kind in reversed(self.order)), initial=0)]
 
     def gather(self, tensors: Iterable[Tensor], stored: bool = False) -> int:
         """Bytes of whole tensors in the compute dtype, or as they are stored; a frozen NF4 matrix is packed."""
-        base, frozen, trained = self.run.base_dtype, self.unit, self.unit
-        if stored:
-            frozen, trained = DTYPE_BYTES.get(base, 2), self.recipe.itemsize("weights")
-        sizes = ((t, trained if t.trainable else frozen) for t in tensors)
-        return sum(t.count * (ceil_div(t.numel, 2) if packed(t, base) else size * t.numel) for t, size in sizes)
+        base, held = self.run.base_dtype, self.recipe.itemsize("weights")
+        frozen, trained = (DTYPE_BYTES.get(base, 2), held) if stored else (self.unit, self.unit)
+        sizes = ((t, t.numel if stored else self.numel(t), trained if t.trainable else frozen) for t in tensors)
+        return sum(t.count * (ceil_div(t.numel, 2) if packed(t, base) else size * numel) for t, numel, size in sizes)
+
+    def numel(self, tensor: Tensor) -> int:
+        """Elements of a gathered tensor: FSDP2 fills dimension 0 up to a multiple of the ranks."""
+        ranks = self.run.world_size // (self.run.ep if tensor.kind == "expert" else 1)
+        return ranks * prod(rows(tensor.shape, ranks, 0)) if self.layout == "rows" else tensor.numel
+
+    def scattered(self, tensors: Iterable[Tensor]) -> tuple[int, int]:
+        """FSDP: bytes of a reduce-scatter's input, and of its output, with a copy for gradients of another dtype."""
+        numel = sum(t.count * self.numel(t) for t in tensors if t.trainable)
+        output = (self.reduce + self.grad * (self.reduce != self.grad)) * ceil_div(numel, self.run.world_size)
+        return self.reduce * numel, output
 
     def share(self, tensors: Iterable[Tensor], stage: int) -> int:
         """Trainable elements that one rank has of `tensors` where they are divided from `stage` on."""
-        cut = self.layout if self.stage >= stage and self.layout != "greedy" else "whole"
+        cut = self.layout if self.stage >= stage else "whole"
         trained = [t for t in tensors if t.trainable]
         experts = [t for t in trained if t.kind == "expert" and self.run.ep > 1]
         others = [t for t in trained if t not in experts] if experts else trained
@@ -131,23 +153,31 @@ class Walk:
     def instants(self) -> Iterator[Phase]:
         """The instants that can be the worst, each at its own worst: layers, loss, layers again, embedding."""
         tokens, head, gradients = self.tokens, self.head, self.gradients(self.count)
-        saved = {"saved activations": self.kept[self.count] + (head.norm + head.tables) * tokens}
+        saved = {"saved activations": self.kept[self.count] + self.tables + head.norm * tokens}
         before = saved | (self.gathered_parameters() if self.deepspeed else self.around(self.count))
-        # The cast weights live until the forward leaves autocast, checkpointed or not.
-        again = sum(self.cast[k] for n, k in enumerate(self.order) if checkpointed(self.run.checkpointing, n))
-        early = head.gradient_early * self.made * self.head_trains  # made with the loss
-        forward = {"logits and loss": head.forward * tokens, "head gradient": early}
-        loss = {"logits and loss": head.backward * tokens, "head gradient": early}
-        weight = {
-            "logits and loss": head.weight_work * tokens,
-            "head gradient": self.made * self.head_trains * (self.stage < 2 or self.fsdp),
-        }
+        # The cast weights that train live until the forward leaves autocast, checkpointed or not.
+        cached = [2 * _matrices(t for t in b.tensors if t.trainable) * self.autocast for b in self.model.blocks]
+        again = sum(cached[k] for n, k in enumerate(self.order) if checkpointed(self.run.checkpointing, n))
+        made, early = self.made * self.head_trains, self.run.loss == "chunked"  # then made with the loss
+        forward = {"logits and loss": head.forward * tokens, "head gradient": made * early}
+        # With no prefetch to take its place the last unit's buffer is still there.
+        buffer = self.gather(self.last) if self.ends else self.size[self.order[-1]] * self.stays
+        forward["all-gather buffer"] = buffer * self.fsdp2
+        loss = {"logits and loss": head.backward * tokens, "head gradient": made * early * (not self.added)}
+        weight = {"logits and loss": head.weight_work * tokens, "head gradient": made * (self.stage < 2 or self.fsdp)}
         cast = {"weights cast by autocast": self.head_cast}
-        if self.fsdp and self.run.strategy != "fsdp1":
+        if self.fsdp2:
             yield self.forward()
         yield self.phase("head_fwd", gradients, before | forward | {"weights cast by autocast": self.head_cast + again})
-        last = (before | loss | cast, saved | self.around(self.count) | weight | cast)
-        yield max((self.phase("head_bwd", gradients, lines) for lines in last), key=lambda phase: phase.bytes)
+        around = self.around(self.count)
+        last = [(gradients, before | loss | cast), (gradients, saved | around | weight | cast)]
+        if self.ends and self.fsdp2:  # the head alone is reduced, and then all is gathered once more for the norm
+            tail = {
+                "all-gather buffer": buffer * (not self.whole),
+                "reduce-scatter input": self.scattered(self.last)[0],
+            }
+            last.append((self.gradients(self.count - 1), saved | around | tail))
+        yield max((self.phase("head_bwd", *found) for found in last), key=lambda phase: phase.bytes)
         yield self.layers()
         yield self.root_phase()
 
@@ -173,24 +203,23 @@ class Walk:
 
     def gathered(self, layer: int) -> Lines:
         """FSDP: gathered units, the one ahead, and gradients on their way to being reduced."""
-        run, count, order, lines = self.run, self.count, self.order, Lines()
+        count, order, lines = self.count, self.order, Lines()
         if self.whole:
             left = self.model.num_trainable - sum(self.trains[kind] for kind in order[layer + 1 :])
             lines["gradients accumulated whole"] = self.reduce * left
-        if not run.reshard_after_forward:
+        if self.stays:
             lines["gathered layers"] = sum(self.size[kind] for kind in order[: layer + 1])
         elif layer == count:
             lines["prefetched unit"] = self.size[order[-1]] * (not self.ends)
         else:
             lines["gathered layer"] = self.size[order[layer]]
             lines["prefetched unit"] = self.size[order[layer - 1]] if layer else self.gather(self.first) * self.ends
-        if layer == count:
-            return {"gathered head": self.gather(self.last)} | lines
         lines["gathered root"] = self.gather(self.root)
-        lines["head gradient"] = self.unit * self.head_trains * (not self.ends)
-        if run.strategy != "fsdp1":
-            behind = _trainable(self.last) * self.ends if layer + 1 == count else self.trains[order[layer + 1]]
-            lines["reduce-scatter input"] = self.reduce * behind
+        if layer == count:
+            return lines | {"gathered head": self.gather(self.last) * self.ends}
+        lines["head gradient"] = self.unit * self.head_trains * (not self.ends) * (self.model.tied or not self.added)
+        if self.fsdp2:
+            lines["reduce-scatter input"] = self.inputs[order[layer + 1]] if layer + 1 < count else 0
         return lines
 
     def gathered_parameters(self) -> Lines:
@@ -228,12 +257,13 @@ class Walk:
                 {
                     "gathered root": self.gather(self.root),
                     "gathered layer": size[layer],
-                    "gathered layers": sum(size[:layer]) * (not self.run.reshard_after_forward),
+                    "gathered layers": sum(size[:layer]) * self.stays,
                     "all-gather buffer": before + size[layer],
                     "gradients accumulated whole": self.reduce * self.model.num_trainable * self.whole,
-                    "saved activations": self.kept[layer] + self.head.tables * self.tokens + boundary,
+                    "saved activations": self.kept[layer] + self.tables + boundary,
                 }
             )
+        tried.append({"gathered layer": self.gather(self.first), "all-gather buffer": self.gather(self.first)})
         gradients = self.gradients(self.count)
         return max((self.phase("fwd_layers", gradients, lines) for lines in tried), key=lambda phase: phase.bytes)
 
@@ -242,39 +272,37 @@ class Walk:
 
         Between two layers alike with alike neighbours every line changes evenly, so only the ends are tried.
         """
-        best: tuple[int, int, Lines] = (0, 0, {})
+        found = []
         for layer in _ends(self.order, self.run.checkpointing):
             gradients, around = self.gradients(layer), self.around(layer)
             tried = [around | self.moment(layer, moment, around) for moment in self.costs[self.order[layer]].moments]
-            if self.fsdp and self.run.strategy != "fsdp1":
+            if self.fsdp2:
                 tried += self.unsharded(layer, around)
-            for lines in tried:
-                best = max(best, (gradients + sum(lines.values()), gradients, lines), key=lambda found: found[0])
-        return self.phase("layers_bwd", best[1], best[2])
+            found += [(gradients + sum(lines.values()), gradients, lines) for lines in tried]
+        _, gradients, lines = max(found, key=lambda instant: instant[0])
+        return self.phase("layers_bwd", gradients, lines)
 
     def unsharded(self, layer: int, around: Lines) -> Iterator[Lines]:
         """FSDP2 just before and just after the backward of a layer.
 
-        Before: its unit in the all-gather's buffer and, copied out, as tensors. After: its gradients, copied
-        as the reduce-scatter's input, and the output.
+        Before: its unit in the all-gather's buffer and, copied out, as tensors. After: the reduce-scatter's input, and
+        the gradients that are copied to it or, these freed, its output, which is larger on few ranks.
         """
-        kind, tables = self.order[layer], self.head.tables * self.tokens
-        trains, boundary = self.trains[kind], self.costs[kind].boundary * self.tokens
-        if self.run.reshard_after_forward:
+        kind = self.order[layer]
+        boundary = self.costs[kind].boundary * self.tokens
+        if not self.stays:
             yield around | {
                 "prefetched unit": 0,
                 "all-gather buffer": self.size[kind],
-                "saved activations": self.kept[layer + 1] + tables,
+                "saved activations": self.kept[layer + 1] + self.tables,
+                "activation gradients": boundary,
             }
-        yield around | {
-            "gathered layer": 0,
-            "gathered layers": sum(self.size[kind] for kind in self.order[:layer])
-            * (not self.run.reshard_after_forward),
-            "layer gradients": 0 if self.whole else self.unit * trains,
-            "reduce-scatter input": self.reduce * trains,
-            "reduce-scatter output": self.reduce * ceil_div(trains, self.run.world_size),
-            "saved activations": self.kept[layer] + tables + boundary,
-        }
+        gathered = sum(self.size[kind] for kind in self.order[:layer]) * self.stays
+        around = around | {"gathered layer": 0, "gathered layers": gathered, "reduce-scatter input": self.inputs[kind]}
+        around |= {"saved activations": self.kept[layer] + self.tables, "activation gradients": boundary}
+        yield around | {"layer gradients": self.unit * self.trains[kind] * (not self.whole)}
+        output = self.scattered(self.model.blocks[kind].tensors)[1]
+        yield around | {"reduce-scatter output": output * (self.added or not self.whole)}
 
     def moment(self, layer: int, moment: Moment, around: Lines) -> Lines:
         """One instant of the backward of one layer."""
@@ -283,11 +311,10 @@ class Walk:
         again = checkpointed(self.run.checkpointing, layer)
         casts = self.cast[kind] - self.cast[kind] * moment.numel // max(self.trains[kind], 1)
         saved = moment.saved * self.tokens + moment.held + casts
-        before = self.kept[layer] + (self.head.tables + self.costs[kind].again * again) * self.tokens
+        before = self.kept[layer] + self.tables + self.costs[kind].again * again * self.tokens
         made = 0 if self.deepspeed and self.stage > 1 else moment.numel
-        # Where an earlier micro-batch left a gradient of the same dtype, the new one is added to it at once.
-        if (self.present and not self.fsdp and not self.deepspeed) or (self.whole and self.reduce == self.unit):
-            made = moment.op.numel
+        if self.added:
+            made = moment.op.fresh
         # A tied head's gradient waits for the embedding's, to be added as one.
         waits = self.made * self.head_trains * (self.present and self.model.tied and not self.fsdp)
         whole = self.run.strategy == "fsdp1" and moment.numel == self.trains[kind]
@@ -296,7 +323,7 @@ class Walk:
             "recomputed layer": saved * again,
             "dequantised matrix": max(unpacked, default=0),
             "activation gradients": moment.op.work * self.tokens,
-            "layer gradients": self.made * made + moment.op.summed,
+            "layer gradients": self.made * made + moment.op.summed + 2 * moment.op.fresh * self.autocast,
             "head gradient": around.get("head gradient", 0) + waits,
             "flat gradient": self.unit * moment.numel * whole,
         }
@@ -306,35 +333,32 @@ class Walk:
         model, layer, unit = self.model, self.order[0], self.unit
         embedded = _trainable(model.first)
         tied = embedded * model.tied
-        incoming = {"activation gradients": self.costs[layer].boundary * self.tokens}
+        incoming = {"activation gradients": self.costs[layer].boundary * self.tokens * (1 + self.leaf)}
         if self.fsdp:
-            trains = _trainable(self.first)
+            trains, made = _trainable(self.first), unit * embedded * (not model.tied)
+            new = made if self.added and made else unit * trains
             around = {
                 "gathered root": self.gather(self.first),
-                "reduce-scatter input": self.reduce * self.trains[layer],
+                "reduce-scatter input": self.inputs[layer],
                 "gradients accumulated whole": self.reduce * trains * self.whole,
             }
-            flat = unit * trains * (self.run.strategy == "fsdp1")
-            last = {"root gradients": unit * trains, "reduce-scatter input": self.reduce * trains + flat}
-            tried = [
-                around | incoming | {"root gradients": unit * (trains + tied)},
-                around | {"root gradients": unit * (trains + 2 * tied)},
-                last,
-            ]
-            if self.whole:  # the first micro-batch has reduced nothing
-                left = self.reduce * (model.num_trainable - trains)
-                first = {"gradients": 0, "reduce-scatter input": 0, "gradients accumulated whole": left}
-                tried.append(tried[1] | first)
-            if self.run.strategy != "fsdp1":  # FSDP2's output, and its copy in the gradients' dtype; few ranks see it
-                output = self.reduce + self.grad * (self.reduce != self.grad)
-                made = unit * embedded * (not model.tied)
-                tried.append(
-                    {
-                        "root gradients": made * (not self.whole),
-                        "reduce-scatter input": self.reduce * trains,
-                        "reduce-scatter output": output * ceil_div(trains, self.run.world_size),
-                    }
-                )
+            rounds = [(new, around)]
+            # Micro-batches before the last reduce nothing, and the first has no gradient of the root yet.
+            earlier = ((unit * trains, model.num_trainable - trains), (new, model.num_trainable))
+            for own, numel in earlier[: self.run.accumulation - 1] if self.whole else ():
+                alone = {"gradients": 0, "reduce-scatter input": 0, "gradients accumulated whole": self.reduce * numel}
+                rounds.append((own, around | alone))
+            tried = [lines | incoming | {"root gradients": own + unit * tied} for own, lines in rounds]
+            tried += [lines | {"root gradients": own + 2 * unit * tied} for own, lines in rounds]
+            flat, (into, output) = unit * trains * (not self.fsdp2), self.scattered(self.first)
+            tried.append({"root gradients": unit * trains, "reduce-scatter input": into + flat})
+            if self.fsdp2:
+                last = {"root gradients": made, "reduce-scatter input": into}
+                tried.append(last | {"reduce-scatter output": output})
+                tried.append(last | {"gradients accumulated whole": self.reduce * trains * self.whole})
+                whole = {"gradients": 0, "gradients accumulated whole": self.reduce * model.num_trainable}
+                # An earlier micro-batch, as the root's gradients take the dtype of their sum.
+                tried += [whole | {"root gradients": unit * embedded}] * self.whole
         elif not self.deepspeed:  # the head's gradient is among those kept
             made = self.made * embedded
             both = made + self.made * tied * (1 + self.present)
@@ -381,7 +405,7 @@ class Walk:
         """Saving: the states, and for a full state dict one unit at a time gathered as it is stored."""
         full = self.run.save == "full" and self.stage == 3
         units = (self.first, self.last, *(block.tensors for block in self.model.blocks))
-        gathered = max(self.gather(unit, stored=True) for unit in units) * full
+        gathered = full * max(self.gather(unit, stored=True) for unit in units)
         return self.phase("full state dict" if full else "shards", 0, {"gathered unit": gathered})
 
 

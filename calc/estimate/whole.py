@@ -178,6 +178,7 @@ def _assumptions(run: Run, model: Model) -> tuple[str, ...]:
     """What the numbers rest on: the choices first, then what was left out."""
     reason, runs = unsupported(model), attention_of(run.model, run.attention)
     deepspeed, stage3 = run.held == "deepspeed", run.strategy == "zero3"
+    experts = min((t.shape[0] for t in model.tensors if t.kind == "expert"), default=run.ranks)
     held = {"autocast": "fp32, under autocast", "fp32": "fp32", "fsdp2-mixed": "fp32 shards, bf16 when gathered"}
     when = {
         "always": True,
@@ -194,12 +195,13 @@ def _assumptions(run: Run, model: Model) -> tuple[str, ...]:
         "16-bit adapters": run.lora_rank and run.recipe not in held,
         "paged": get_optimizer(run.optimizer).paged,
         "offload": run.offloaded,
+        "few experts": run.strategy in ("fsdp2", "hsdp") and experts < run.ranks,
         "CPU optimizer": deepspeed and run.offload in ("optimizer", "all"),
     }
     words = {field.name: getattr(run, field.name) for field in fields(run)} | {"reason": reason, "runs": runs}
     words |= {f"{field}_means": means[words[field]] for field, means in CHOICES.items()}
     words |= {"adapters": held.get(run.recipe, "16-bit"), "offloaded": ", ".join(run.offloaded)}
-    words["node"] = min(run.world_size, NODE)
+    words |= {"node": min(run.world_size, NODE), "experts": experts, "ranks": run.ranks}
     first, *told = [record["says"].format(**words) for record in _ASSUMPTIONS if when[record["when"]]]
     degrees = (f"{name} {words[name]}: {means}" for name, means in DEGREES.items() if words[name] > 1)
     return first, *model.assumptions, *told, *degrees

@@ -11,7 +11,7 @@ import pytest
 
 from calc.estimate import Estimate, Run, estimate
 from calc.models import from_config, load
-from tests.oracle.tracked import recorded, run_of, runs
+from tests.oracle.tracked import DRAWN, drawn, recorded, run_of, runs
 
 TRACKER, PEAKS = recorded("tracker"), recorded("peaks")
 LLAMA = TRACKER["llama"]
@@ -62,7 +62,7 @@ def test_other_architectures_and_settings(row: dict[str, Any]) -> None:
     found = estimate(run_of(row["run"]))
     assert found.peak
     assert found.model.num_params == row["params"]
-    assert error(found.peak.bytes, row) < 0.01
+    assert error(found.peak.bytes, row) < 0.0015
     # With the optimizer's step fused or small, it needs exactly what the last instant of the backward does.
     assert found.peak.instant == row["peak_instant"] or found.peak.instant == "step"
 
@@ -82,15 +82,50 @@ def test_every_instant_with_every_second_layer_recomputed_or_a_fused_loss(row: d
         assert phase.bytes == pytest.approx(row["peak_by_instant"][phase.instant], rel=small), phase.instant
 
 
-@pytest.mark.parametrize("row", [row for row in TRACKER["others"] if row["run"].get("accumulation")], ids=name)
-def test_every_instant_where_gradients_accumulate(row: dict[str, Any]) -> None:
-    """Each new gradient is added at once; or, without a sync, the first micro-batch keeps all of them whole."""
+def agrees(row: dict[str, Any], small: float) -> None:
+    """Every instant is as predicted, within `small` of the peak.
+
+    The tracker's instants before the layers' backward begin or end a little beyond ours; what is there then is less
+    than the peak, or it would be the peak's own instant.
+    """
     found = estimate(run_of(row["run"]))
     assert found.phases
     by_instant = {phase.instant: phase.bytes for phase in (*found.instants, found.phases["step"])}
     for instant, measured in row["peak_by_instant"].items():
-        if instant in by_instant:
-            assert by_instant[instant] == pytest.approx(measured, rel=1e-5), instant
+        off = (by_instant.get(instant, measured) - measured) / row["peak_bytes"]
+        blurred = instant in ("fwd_layers", "head_fwd", "head_bwd") and instant != row["peak_instant"]
+        assert off < small, instant
+        assert off > -small or blurred, instant
+
+
+ACCUMULATING = [row for row in TRACKER["others"] if row["run"].get("accumulation")]
+APART = [row for row in TRACKER["others"] if row["run"].get("wrap") or row["run"]["model"].startswith("mixtral")]
+
+
+@pytest.mark.parametrize("row", ACCUMULATING, ids=name)
+def test_every_instant_where_gradients_accumulate(row: dict[str, Any]) -> None:
+    """Each new gradient is added at once; or, without a sync, the first micro-batch keeps all of them whole."""
+    agrees(row, 1e-5)
+
+
+@pytest.mark.parametrize("row", APART, ids=name)
+def test_ends_as_units_of_their_own_and_fewer_experts_than_ranks(row: dict[str, Any]) -> None:
+    agrees(row, 0.01 if row["run"].get("world_size") == 2 else 0.001)
+
+
+@pytest.mark.parametrize("row", TRACKER["drawn"], ids=name)
+def test_settings_that_meet_at_random(row: dict[str, Any]) -> None:
+    agrees(row, 0.025 if row["run"].get("lora_rank") else 0.005)
+
+
+def test_most_peaks_of_runs_drawn_at_random_are_exact() -> None:
+    """To a thousandth of a per cent three in four, and all but adapters within half a per cent."""
+    rows = [(row, estimate(run_of(row["run"])).peak) for row in TRACKER["drawn"]]
+    off = {name(row): error(peak.bytes, row) for row, peak in rows if peak}
+    assert len(off) == DRAWN
+    assert sum(share < 1e-5 for share in off.values()) >= 0.75 * DRAWN
+    assert max(share for run, share in off.items() if "lora" not in run) < 0.005
+    assert max(off.values()) < 0.007
 
 
 @pytest.mark.parametrize("row", [r for r in TRACKER["others"] if r["run"].get("model") == "qwen3-30b-a3b"], ids=name)
@@ -104,12 +139,12 @@ def test_few_tokens_peak_where_a_layer_is_gathered_or_the_last_unit_reduced(row:
     found = estimate(run_of(row["run"]))
     assert found.peak
     assert found.peak.instant == row["peak_instant"]
-    # Adapters keep a few activations of the embedding's size that calc leaves out.
-    assert error(found.peak.bytes, row) < (0.002 if found.run.lora_rank else 1e-5)
+    assert error(found.peak.bytes, row) < 1e-5
 
 
 def test_every_run_is_recorded_and_no_other() -> None:
     assert [row["run"] for row in TRACKER["others"]] == list(runs())
+    assert [row["run"] for row in TRACKER["drawn"]] == list(drawn(1, DRAWN))
 
 
 @pytest.mark.parametrize(

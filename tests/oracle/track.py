@@ -2,7 +2,8 @@
 
 No memory is allocated and no GPU is asked: the trackers count the storages that the ops would make, and
 when they would free them. Run as a program it reads one run per line of standard input, as JSON, and
-prints what was found in the same form. A run names a known model, or gives a config of its own.
+prints what was found in the same form; with `record` it takes every run of `tracked` again and rewrites
+`recorded/tracker.json`, but for the whole models. A run names a known model, or gives a config of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import masking_utils
 
-from tests.oracle.tracked import DEFAULTS, config_of
+from tests.oracle.tracked import DEFAULTS, DRAWN, RECORDED, config_of, drawn, recorded, runs
 
 BF16, FP32 = torch.bfloat16, torch.float32
 DEVICE = torch.device("cpu")
@@ -127,7 +128,7 @@ class FusedLoss(torch.autograd.Function):
 def fuse(model: Any) -> None:
     """Let `model` compute its loss without its logits."""
 
-    def forward(input_ids: Any, labels: Any) -> Any:
+    def forward(input_ids: Any, labels: Any, **_: Any) -> Any:
         hidden = model.model(input_ids=input_ids).last_hidden_state
         loss = FusedLoss.apply(hidden.view(-1, hidden.shape[-1]), model.lm_head.weight)
         return transformers.modeling_outputs.CausalLMOutput(loss=loss)
@@ -149,7 +150,7 @@ def build(run: Mapping[str, Any], mesh: Any) -> tuple[Any, Any]:
         lora = peft.LoraConfig(r=run["lora_rank"], target_modules="all-linear", task_type="CAUSAL_LM")
         fp32 = run["recipe"] != "pure-bf16"
         whole = peft.get_peft_model(model.requires_grad_(False), lora, autocast_adapter_dtype=fp32)
-        if run["checkpointing"] == "full":
+        if run["checkpointing"] != "none":
             whole.enable_input_require_grads()
     if run["checkpointing"] != "none":
         whole.gradient_checkpointing_enable({"use_reentrant": False})
@@ -165,13 +166,16 @@ def build(run: Mapping[str, Any], mesh: Any) -> tuple[Any, Any]:
             settings["reshard_after_forward"] = False
         for layer in model.model.layers:
             fully_shard(layer, **settings)
+        if run["wrap"] == "block+ends":  # as Accelerate does where the two matrices are not tied
+            fully_shard(model.model.embed_tokens, **settings)
+            fully_shard([model.model.norm, model.lm_head], **settings | {"reshard_after_forward": False})
         fully_shard(whole, **settings)
     return whole, model
 
 
 def measure(given: Mapping[str, Any]) -> dict[str, Any]:
     """One optimizer step with warm states: the peak, the instant of it, and the peak of each instant, in bytes."""
-    started, run = time.process_time(), DEFAULTS | given
+    run = DEFAULTS | given
     torch.nn.functional.scaled_dot_product_attention = attend
     torch.nn.Module._apply = replace_parameters
     masking_utils.find_packed_sequence_indices = lambda *_, **__: None  # else a fake mask of s·s is built
@@ -200,14 +204,17 @@ def measure(given: Mapping[str, Any]) -> dict[str, Any]:
                 watch.instant = watch.instant and instant
 
             def hook(module: Any, args: Any, output: Any) -> None:
+                out = output[0] if isinstance(output, tuple) else output
+                if out.is_leaf and out.requires_grad:
+                    leaves.append(out)
                 if watch.instant in ("fwd_layers", "head_fwd"):
-                    out = output[0] if isinstance(output, tuple) else output
                     if out.requires_grad:
                         out.register_hook(switch)
                     watch.instant = forward or watch.instant
 
             return hook
 
+        leaves: list[Any] = []  # peft makes the embedding's output one; the trackers' hooks keep the graph, and so it
         inner.model.layers[-1].register_forward_hook(at("layers_bwd", "head_fwd"))
         inner.get_input_embeddings().register_forward_hook(at("root_bwd"))
         with tracker:
@@ -221,6 +228,9 @@ def measure(given: Mapping[str, Any]) -> dict[str, Any]:
                     watch.instant = "head_bwd" if warm else ""
                     loss.backward()
                     del loss
+                    while leaves:
+                        leaf = leaves.pop()
+                        leaf.grad, leaf.data = None, leaf.new_empty(0)
                     tracker.reset_mod_stats()
                 watch.instant = "step" if warm else ""
                 optimizer.step()
@@ -234,10 +244,24 @@ def measure(given: Mapping[str, Any]) -> dict[str, Any]:
         "peak_bytes": watch.peaks[instant],
         "peak_instant": instant,
         "peak_by_instant": watch.peaks,
-        "seconds": round(time.process_time() - started, 1),
     }
 
 
+def record() -> None:
+    """Rewrite the record, a line a run."""
+    found = recorded("tracker") | {"others": [*map(measure, runs())], "drawn": [*map(measure, drawn(1, DRAWN))]}
+    found["versions"] |= VERSIONS | {"date": time.strftime("%Y-%m-%d")}
+    groups = (
+        f" {json.dumps(group)}: [\n" + ",\n".join(f"  {json.dumps(row)}" for row in found[group]) + "\n ]"
+        for group in ("llama", "others", "drawn")
+    )
+    text = ",\n".join((f' "versions": {json.dumps(found["versions"])}', *groups))
+    (RECORDED / "tracker.json").write_text(f"{{\n{text}\n}}\n", "utf-8")
+
+
 if __name__ == "__main__":
-    for line in sys.stdin:
-        print(json.dumps(measure(json.loads(line))), flush=True)
+    if sys.argv[1:] == ["record"]:
+        record()
+    else:
+        for line in sys.stdin:
+            print(json.dumps(measure(json.loads(line))), flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,62 @@ def runs() -> Iterator[dict[str, Any]]:
     yield few | {"world_size": 2}
     yield few | {"world_size": 3, "reduce_dtype": "bf16"}
     yield few | {"model": "qwen2.5-7b", "world_size": 64, "recipe": "pure-bf16"}
+    # Fewer experts than ranks: FSDP2 fills them up to one for each rank.
+    yield {"model": "mixtral-8x7b-v0.1", "num_hidden_layers": 3, "world_size": 16}
+    yield {"model": "mixtral-8x7b-v0.1", "num_hidden_layers": 2, "world_size": 64, "checkpointing": "none"}
+    # Embedding and head as units of their own: the head is reduced before the norm beside it, which gathers it again.
+    for one in ({}, {"world_size": 2, "checkpointing": "none"}, {"reshard_after_forward": False}):
+        yield few | {"wrap": "block+ends"} | one
+    # Accumulating without a sync: the first micro-batch, one between, and the last each have their own worst instant.
+    eight = {"model": "llama-3.1-8b", "num_hidden_layers": 4, "seq_len": 256, "no_sync": True}
+    for one in ({"recipe": "fp32", "accumulation": 2}, {"recipe": "pure-bf16", "accumulation": 3}):
+        yield eight | one
+        yield eight | one | {"model": "llama-3.2-3b"}
+    yield eight | {"accumulation": 2, "reshard_after_forward": False}
+    yield eight | {"accumulation": 3, "world_size": 2, "reduce_dtype": "bf16", "checkpointing": "none"}
+
+
+SMALL = ("llama-3.1-8b", "llama-3.2-3b", "llama-2-7b-hf", "mistral-7b-v0.3", "qwen2.5-0.5b", "qwen2.5-7b", "qwen3-8b")
+SMALL += ("qwen3-30b-a3b", "gemma-3-1b-it", "olmo-2-1124-7b", "phi-4-mini", "smollm3-3b")
+
+
+def drawn(seed: int, count: int) -> Iterator[dict[str, Any]]:
+    """Runs at random, always the same for a seed: settings that meet nowhere else, on a few layers."""
+    draw = random.Random(seed)
+
+    def some(share: float) -> bool:
+        return draw.random() < share
+
+    for _ in range(count):
+        model, fsdp = draw.choice(SMALL), some(0.6)
+        recipes = ("pure-bf16", "fp32", *(("fsdp2-mixed", "fsdp2-mixed") if fsdp else ("autocast",)))
+        if model == "qwen3-30b-a3b":  # grouped products of experts take 16 bits alone
+            recipes = ("fsdp2-mixed",) if fsdp else ("pure-bf16",)
+        run = {
+            "model": model,
+            "num_hidden_layers": draw.choice((3, 4)),
+            "strategy": "fsdp2" if fsdp else "single",
+            "recipe": draw.choice(recipes),
+            "seq_len": draw.choice((256, 512, 1024, 2048)),
+            "micro_batch": draw.choice((1, 1, 2, 4)),
+            "accumulation": draw.choice((1, 2, 3)),
+            "checkpointing": draw.choice(("full", "none", "selective")),
+            "attention": "eager" if some(0.2) else "sdpa",
+            "step": draw.choice(("for-loop", "foreach", "fused")),
+        }
+        if fsdp:
+            run |= {"world_size": draw.choice((2, 3, 8, 64)), "reshard_after_forward": not some(0.25)}
+            run |= {"no_sync": run["accumulation"] > 1 and some(0.5)}
+            run |= {"reduce_dtype": "bf16"} if run["recipe"] == "fsdp2-mixed" and some(0.4) else {}
+        if some(0.2):
+            run |= {"lora_rank": 16, "base_dtype": "bf16" if run["recipe"] != "pure-bf16" and some(0.7) else ""}
+        elif run["recipe"] != "autocast" and some(0.15):  # the stand-in for the kernel takes one dtype
+            run |= {"loss": "chunked"}
+        yield {key: value for key, value in run.items() if value != DEFAULTS.get(key)}
+
+
+#: How many of them are recorded.
+DRAWN = 80
 
 
 def recorded(name: str) -> dict[str, Any]:
