@@ -234,3 +234,19 @@ def test_the_tracker_says_so_again() -> None:
         found = json.loads(line)
         assert found["peak_instant"] == row["peak_instant"]
         assert found["peak_bytes"] == pytest.approx(row["peak_bytes"], rel=1e-4)
+
+
+@pytest.mark.oracle
+def test_the_tracker_says_so_of_other_runs_drawn_at_random() -> None:
+    asked = list(drawn(2, 40))
+    command = [sys.executable, "-m", "tests.oracle.track"]
+    lines = "\n".join(map(json.dumps, asked))
+    said = subprocess.run(command, input=lines, capture_output=True, text=True, check=True, timeout=1800).stdout
+    rows = [json.loads(line) for line in said.splitlines()]
+    assert [row["run"] for row in rows] == asked
+    off = {}
+    for row in rows:
+        peak = estimate(run_of(row["run"])).peak
+        assert peak
+        off[name(row)] = error(peak.bytes, row)
+    assert {run: share for run, share in off.items() if share > (0.01 if "lora" in run else 0.005)} == {}

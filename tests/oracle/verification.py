@@ -213,6 +213,16 @@ def peaks_table() -> str:
     return markdown(("Model", ">Runs", ">Least", ">Most", "Library"), rows)
 
 
+def drawn_table() -> str:
+    """Markdown: of the runs drawn at random, how many peaks are off by no more than so much."""
+    rows = recorded("tracker")["drawn"]
+    found = [(estimate(run_of(row["run"])).peak, row) for row in rows]
+    off = [abs(Fraction(peak.bytes - row["peak_bytes"], row["peak_bytes"])) for peak, row in found if peak]
+    limits = (Fraction(1, 10**5), Fraction(1, 10**3), Fraction(5, 10**3), Fraction(1, 100))
+    cells = ((f"{decimal(100 * limit, 3)} %", sum(share <= limit for share in off), len(off)) for limit in limits)
+    return markdown(("Off by at most", ">Runs", ">Of"), cells)
+
+
 def tracked_table() -> str:
     """Markdown: every tracked run with its settings, in bytes."""
     rows = []
