@@ -163,10 +163,10 @@ def largest(run: Run, gpu: Gpu, field: str) -> int:
     """
 
     def fits(value: int) -> bool:
-        return verdict(estimate(replace(run, **{field: value})), gpu) == Verdict.FITS  # type: ignore[arg-type]
+        return value <= SIZES[field][1] and verdict(estimate(replace(run, **{field: value})), gpu) == Verdict.FITS  # type: ignore[arg-type]
 
     step = 1
-    while 2 * step < SIZES[field][1] and fits(2 * step):
+    while fits(2 * step):
         step *= 2
     found = step if fits(step) else 0
     while found and step > 1:  # found fits, found + 2·step does not

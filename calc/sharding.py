@@ -96,7 +96,7 @@ def largest_share(tensors: Iterable[Tensor], layout: str, world_size: int, align
     return 2 * ceil_div(total, 2 * world_size) if layout == "flat" else total
 
 
-def _spans(tensors: Iterable[Tensor], align: int = 1) -> Iterator[tuple[int, int, str]]:
+def _spans(tensors: Iterable[Tensor], align: int) -> Iterator[tuple[int, int, str]]:
     """First element, last and kind of each tensor in one flat buffer."""
     end = 0
     for tensor in tensors:
@@ -220,9 +220,9 @@ def pieces(model: Model, optimizer: Optimizer, layout: str, world_size: int, ali
     if layout == "whole":
         yield [(t.shape, t.kind, t.count) for t in trainable]
     elif layout == "rows":
-        # A short last chunk can fall under a block optimizer's threshold and so hold more.
+        # A short last chunk can fall under a block optimizer's threshold and so hold more; no other rank can.
         ends = {t.shape[0] // ceil_div(t.shape[0], world_size) for t in trainable}
-        for rank in {0} | {rank for end in ends for rank in (end, end + 1) if rank < world_size}:
+        for rank in {0} | {rank for rank in ends if rank < world_size}:
             yield [(rows(t.shape, world_size, rank), t.kind, t.count) for t in trainable]
     elif layout == "greedy":
         yield from _dealt(trainable, optimizer, world_size)
@@ -286,7 +286,7 @@ def edge_elements(model: Model, world_size: int) -> int:
     tensors = [t for t in _in_order(model) if t.trainable]
     share = largest_share(tensors, "flat", world_size)
     beyond = [0] * world_size
-    for start, end, _ in _spans(tensors):
+    for start, end, _ in _spans(tensors, 1):
         for rank in range(start // share, ceil_div(end, share)):
             beyond[rank] += max(0, rank * share - start) + max(0, end - (rank + 1) * share)
     return max(beyond)

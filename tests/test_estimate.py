@@ -168,6 +168,17 @@ def test_offload_moves_lines_to_the_host() -> None:
     paged = estimate(run("fsdp1", recipe="pure-bf16", optimizer="paged-adamw8bit", load="gpu"))
     assert "optimizer" not in lines_of(paged, "step")
     assert paged.host_per_node_bytes == 8 * paged.states.optimizer
+    for other in (run("zero2", optimizer="paged-adamw8bit", load="gpu"), replace(paged.run, strategy="ddp", pp=2)):
+        found = estimate(other)  # of the fullest stage where there are several
+        assert found.host_per_node_bytes == 8 * found.states.optimizer
+    # The gradient in transit is one that trains.
+    adapters = estimate(run("zero2", offload="optimizer", load="gpu", lora_rank=16))
+    assert adapters.host_per_node_bytes == 18 * adapters.model.num_trainable + 8 * 2 * 14336 * 16
+    # On NVMe a share below 10⁹ weights is one sub-group, and all of its weights stay in memory.
+    small = load("llama-3.2-3b")
+    assert estimate(run("zero3", model=small, offload="nvme", load="gpu")).host_per_node_bytes == (
+        (2 + 2 + 16) * small.num_params + 8 * 10**9
+    )
 
 
 def test_nf4_gathers_packed_weights_and_unpacks_one_matrix() -> None:
@@ -245,6 +256,8 @@ def test_measured_lora_of_70b_on_eight_gpus() -> None:
 def test_without_a_sync_whole_gradients_are_kept() -> None:
     kept = lines_of(estimate(run(accumulation=2, no_sync=True, seq_len=8192)), "forward+backward")
     assert kept["gradients accumulated whole"] == 4 * LLAMA8.num_params
+    once = estimate(run(accumulation=1, no_sync=True))
+    assert once.phases == estimate(run()).phases
 
 
 @pytest.mark.parametrize(
@@ -290,6 +303,45 @@ def test_every_setting_has_a_default_that_is_allowed_and_can_be_given_again() ->
 def test_no_more_gpus_share_a_host_than_there_are(world_size: int, host: int) -> None:
     told = estimate(run(world_size=world_size)).assumptions
     assert any(line.endswith(f"; GPUs per host: {host}") for line in told)
+
+
+MIXTRAL = {"model": load("mixtral-8x7b-v0.1")}
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "not_said"),
+    [
+        ("DDP holds everything", [{"strategy": "ddp"}], [{}, {"strategy": "zero1"}]),
+        ("the paper's accounting", [{"strategy": "zero3"}], [{"strategy": "zero3", "recipe": "deepspeed"}, {}]),
+        ("DeepSpeed's own count", [{"strategy": "zero3", "recipe": "deepspeed"}], [{"strategy": "zero3"}, {}]),
+        ("one sub-group at a time", [{"strategy": "zero3"}], [{"strategy": "zero2"}, {}]),
+        ("one flat partition", [{"strategy": "zero1"}, {"strategy": "zero2"}], [{"strategy": "zero3"}, {}]),
+        (
+            "peft's own default",
+            [{"lora_rank": 8, "recipe": "pure-bf16"}],
+            [{"lora_rank": 8}, {"strategy": "ddp", "lora_rank": 8, "recipe": "autocast"}, {"recipe": "pure-bf16"}],
+        ),
+        (
+            "DeepSpeed's optimizer on the host",
+            [{"strategy": "zero3", "offload": "all"}, {"strategy": "zero2", "offload": "optimizer"}],
+            [{"strategy": "zero3", "offload": "nvme"}, {"strategy": "zero3"}, {"offload": "all"}],
+        ),
+        ("tp 2: ", [{"tp": 2}], [{}, {"pp": 2}]),
+        (
+            "8 experts on 16 ranks",
+            [MIXTRAL | {"world_size": 16}, MIXTRAL | {"world_size": 32, "strategy": "hsdp", "shard_size": 16}],
+            [MIXTRAL | {"world_size": 16, "strategy": "zero3"}, MIXTRAL | {"world_size": 16, "strategy": "hsdp"}],
+        ),
+        ("experts on", [MIXTRAL | {"world_size": 9}], [MIXTRAL, {"world_size": 1000}]),
+    ],
+)
+def test_an_assumption_is_told_where_it_holds_and_nowhere_else(
+    words: str, said: list[dict[str, Any]], not_said: list[dict[str, Any]]
+) -> None:
+    for settings in said:
+        assert any(words in line for line in estimate(run(**settings)).assumptions), settings
+    for settings in not_said:
+        assert not any(words in line for line in estimate(run(**settings)).assumptions), settings
 
 
 def test_assumptions_name_the_choices_first() -> None:

@@ -10,7 +10,7 @@ from calc.cli import answer
 from calc.estimate import Run, estimate, one_line
 from calc.fit import climb, fit, label_limit, largest, verdict
 from calc.gpus import get, known
-from calc.models import load
+from calc.models import from_config, load
 from calc.units import InputError
 
 RUN = Run(model=load("llama-3.3-70b"), world_size=8)
@@ -162,3 +162,15 @@ def test_ddp_may_fill_the_node() -> None:
 def test_the_largest_may_be_one() -> None:
     run = Run(model=load("llama-3.1-8b"), world_size=8, strategy="fsdp2", seq_len=24_576)
     assert largest(run, get("h100-sxm5-80gb"), "micro_batch") == 1
+
+
+def test_the_largest_may_be_all_that_there_is() -> None:
+    config = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
+    config |= {"num_attention_heads": 1, "num_key_value_heads": 1, "vocab_size": 2}
+    tiny = Run(model=from_config(config, "tiny"), seq_len=1)
+    assert largest(tiny, get("b200-sxm"), "micro_batch") == 1_000_000
+
+
+def test_single_is_not_tried_on_more_gpus() -> None:
+    row = climb(Run(model=load("llama-3.3-70b"), recipe="pure-bf16"), get("h100-sxm5-80gb"))
+    assert (row.num_gpus, row.tried, str(row.verdict)) == (None, 1, "does not fit")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import prod
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from calc.models import Tensor, load, with_adapters
@@ -100,6 +100,7 @@ def test_the_optimizers_of_all_ranks_are_handed_every_element(found: tuple[Tenso
 
 
 @given(tensors, st.integers(1, 40), st.sampled_from([1, 4, 8]))
+@example((Tensor(name="a", shape=(1,)), Tensor(name="a", shape=(4,))), 3, 1)  # the second rank has one whole piece
 def test_the_pieces_of_flat_shards_are_those_of_every_rank(found: tuple[Tensor, ...], n: int, align: int) -> None:
     model = replace(LLAMA, first=found, blocks=(), last=())
     share, end, on = largest_share(found, "unit", n, align), 0, [[] for _ in range(n)]
@@ -242,3 +243,12 @@ def test_scales_of_nf4_stay_on_every_rank() -> None:
 def test_an_unknown_strategy_names_the_nearest() -> None:
     with pytest.raises(InputError, match="did you mean 'zero3'"):
         get_strategy("zero-3")
+
+
+@pytest.mark.parametrize("strategy", ["single", "fsdp1", "fsdp2", "zero3", "zero1"])
+def test_a_frozen_model_keeps_weights_alone(strategy: str) -> None:
+    frozen = [tuple(replace(t, trainable=False) for t in part) for part in (LLAMA.first, LLAMA.last)]
+    model = replace(LLAMA, first=frozen[0], blocks=(), last=frozen[1])
+    recipe = "deepspeed" if strategy.startswith("zero") else "pure-bf16"
+    found = kept(model, get_recipe(recipe), get_optimizer("adamw"), get_strategy(strategy), 1)
+    assert (found.weights, found.total) == (2 * model.num_params, 2 * model.num_params)

@@ -115,3 +115,8 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
         get_optimizer("adam8bit")
     with pytest.raises(InputError, match="did you mean 'pure-bf16'"):
         get_recipe("pure_bf16")
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_rank_without_rows_keeps_no_state(name: str) -> None:
+    assert state_bytes(OPTIMIZERS[name], (0, 4096), "fp32") == 0
