@@ -29,7 +29,8 @@ class Op:
     """One operation of a layer, in bytes per token: kept for its backward, and alive during it.
 
     `work` counts gradients and temporaries, the gradient of the residual stream among them.
-    `numel` are the weight elements whose gradient it makes, `fresh` those of the largest weight; `result` is what
+    `numel` are the weight elements whose gradient it makes, `fresh` those of the largest weight, `cast` those
+    of the weights, frozen or not, that autocast casts; `result` is what
     selective recomputation keeps of it (the outputs of matrix products and of attention); `summed` are the bytes of a
     weight to which adapters were added, kept whatever the tokens: its gradient is gone again at the next operation.
     """
@@ -40,6 +41,7 @@ class Op:
     work: int = 0
     numel: int = 0
     fresh: int = 0
+    cast: int = 0
     result: int = 0
 
 
@@ -47,13 +49,14 @@ class Op:
 class Moment:
     """One instant of a layer's backward, that of `op`: bytes per token still saved, and elements with a gradient.
 
-    `held` are bytes kept whatever the tokens; `numel` counts the weights from the layer's end to this operation.
+    `held` are bytes kept whatever the tokens; `numel` and `cast` count the weights from the layer's end to here.
     """
 
     op: Op
     saved: int
     held: int
     numel: int
+    cast: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +186,9 @@ class _Layer:
         if same and not shared:
             saved += self.b * into
         fresh = max((_trainable(t) for p in parts for t in self.tensors_of(p)), default=0)
-        return Op(name=name, saved=saved, work=work, numel=self.numel(*parts), fresh=fresh, result=self.b * out)
+        cast = sum(t.numel for p in parts for t in self.tensors_of(p) if t.kind == "linear")
+        numel = self.numel(*parts)
+        return Op(name=name, saved=saved, work=work, numel=numel, fresh=fresh, cast=cast, result=self.b * out)
 
     def adapted(self, tensor: Tensor) -> bool:
         """Whether a weight that is a parameter of its module itself has adapters."""
@@ -289,11 +294,13 @@ class _Layer:
         shared = [m for m in ("mlp.shared_experts", "mlp.shared_expert") if f"{m}.down_proj.weight" in self.by_name]
         total, inner = gate_up.shape[0], down.shape[2]
         chosen = int(gate_up.active * total)
-        wide = 4 if self.does("fp32_weighing") else b
         router = 4 * h if self.does("fp32_router") else 0
         trains = self.numel("mlp.gate") > 0
         saved = router * trains + b * h * (bool(shared) or (trains and not router)) + 4 * total + 26 * chosen
-        yield Op(name="router", saved=saved, numel=self.numel("mlp.gate"))
+        yield Op(name="router", saved=saved, numel=self.numel("mlp.gate"), cast=self.by_name["mlp.gate.weight"].numel)
+        # Autocast knows no grouped product: it runs in the dtype of its weights.
+        b = 4 if self.autocast else b
+        wide = 4 if self.does("fp32_weighing") else b
         copies, width = chosen * b * h, chosen * b * inner
         # peft adds the adapters of an expert to its weight, and that sum is kept and gets a gradient.
         up_sum, down_sum = (t.numel * self.adapted(t) for t in (gate_up, down))
@@ -352,10 +359,10 @@ def block_cost(model: Model, block: Block, dtype: str, attention: str, seq_len: 
     layer = _Layer(model, block, dtype, adapters, attention, seq_len)
     ops = tuple(layer.ops())
     moments: list[Moment] = []
-    saved, held, numel = sum(op.saved for op in ops), sum(op.summed for op in ops), 0
+    saved, held, numel, cast = sum(op.saved for op in ops), sum(op.summed for op in ops), 0, 0
     for op in reversed(ops):
-        numel += op.numel
-        moments.append(Moment(op=op, saved=saved, held=held, numel=numel))
+        numel, cast = numel + op.numel, cast + op.cast
+        moments.append(Moment(op=op, saved=saved, held=held, numel=numel, cast=cast))
         saved, held = saved - op.saved, held - op.summed
     best = tuple(m for m in moments if not any(_covers(other, m) for other in moments if other is not m))
     boundary = layer.s * layer.hidden
@@ -374,7 +381,7 @@ def block_cost(model: Model, block: Block, dtype: str, attention: str, seq_len: 
 
 def _covers(one: Moment, other: Moment) -> bool:
     """Whether `one` needs at least as much as `other` for any number of tokens."""
-    needs = [(m.saved + m.op.work, m.held + m.op.summed, m.numel, m.op.fresh) for m in (one, other)]
+    needs = [(m.saved + m.op.work, m.held + m.op.summed, m.numel, m.op.fresh, -m.cast) for m in (one, other)]
     return one != other and all(mine >= its for mine, its in zip(*needs, strict=True))
 
 
@@ -401,9 +408,7 @@ def head_cost(model: Model, dtype: str, loss: str, attention: str, checkpointing
     wide = 4 if "fp32_norms" in traits or s == 4 else 2
     head = [t for t in (model.first if model.tied else model.last) if t.kind in ("linear", "embedding")]
     norm = 4 * h + 4 + (wide * h if train else 0) + (b * h if any(t.trainable for t in head) else 0)
-    dim = h // _int(config, "num_attention_heads")
-    for field in ("head_dim", "qk_rope_head_dim"):
-        dim = _int(config, field) if config.get(field) else dim
+    dim = _int(config, "qk_rope_head_dim" if config.get("qk_rope_head_dim") else "head_dim")
     inputs, kinds = 16, len({block.attention for block in model.blocks})
     tables = 2 * dim * (4 if "fp32_rope" in traits or s == 4 else 2) * (kinds if "rope_by_kind" in traits else 1)
     if checkpointing != "none" and attention == "eager":

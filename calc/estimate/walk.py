@@ -136,12 +136,10 @@ class Walk:
 
     def phase(self, instant: str, gradients: int, lines: Mapping[str, int]) -> Phase:
         """The states, the gradients that exist by then, and `lines`; empty lines are left out."""
-        run, buckets = self.run, 0
-        # torch's own ZeRO-1 wraps DDP, whose buckets live from the first step to the last.
-        if run.strategy == "ddp" or (run.strategy == "zero1" and self.layout == "greedy"):
-            buckets = self.grad * self.model.num_trainable * (not run.gradient_as_bucket_view)
-        found = {name: getattr(self.states, name) for name in _STATES} | {"gradients": gradients}
-        found |= {"gradient buckets": buckets * (run.held != "megatron")}
+        run, found = self.run, {name: getattr(self.states, name) for name in _STATES} | {"gradients": gradients}
+        # torch's own ZeRO-1 wraps DDP, whose buckets live from the first step to the last; Megatron's hold gradients.
+        if (run.strategy == "ddp" and run.held != "megatron") or self.layout == "greedy":
+            found["gradient buckets"] = self.grad * self.model.num_trainable * (not run.gradient_as_bucket_view)
         if self.deepspeed and self.stage == 3:
             found["reduce bucket"] = self.unit * run.reduce_bucket_size
         elif self.deepspeed and run.offload != "none":  # where a gradient comes back to be added to
@@ -291,12 +289,8 @@ class Walk:
         kind = self.order[layer]
         boundary = self.costs[kind].boundary * self.tokens
         if not self.stays:
-            yield around | {
-                "prefetched unit": 0,
-                "all-gather buffer": self.size[kind],
-                "saved activations": self.kept[layer + 1] + self.tables,
-                "activation gradients": boundary,
-            }
+            before = {"prefetched unit": 0, "all-gather buffer": self.size[kind], "activation gradients": boundary}
+            yield around | before | {"saved activations": self.kept[layer + 1] + self.tables}
         gathered = sum(self.size[kind] for kind in self.order[:layer]) * self.stays
         around = around | {"gathered layer": 0, "gathered layers": gathered, "reduce-scatter input": self.inputs[kind]}
         around |= {"saved activations": self.kept[layer] + self.tables, "activation gradients": boundary}
@@ -309,7 +303,7 @@ class Walk:
         kind, base = self.order[layer], self.run.base_dtype
         unpacked = (2 * t.numel for t in self.model.blocks[kind].tensors if packed(t, base))
         again = checkpointed(self.run.checkpointing, layer)
-        casts = self.cast[kind] - self.cast[kind] * moment.numel // max(self.trains[kind], 1)
+        casts = self.cast[kind] - 2 * moment.cast * self.autocast
         saved = moment.saved * self.tokens + moment.held + casts
         before = self.kept[layer] + self.tables + self.costs[kind].again * again * self.tokens
         made = 0 if self.deepspeed and self.stage > 1 else moment.numel
@@ -323,7 +317,9 @@ class Walk:
             "recomputed layer": saved * again,
             "dequantised matrix": max(unpacked, default=0),
             "activation gradients": moment.op.work * self.tokens,
-            "layer gradients": self.made * made + moment.op.summed + 2 * moment.op.fresh * self.autocast,
+            "layer gradients": self.made * made
+            + moment.op.summed
+            + 2 * min(moment.op.fresh, moment.op.cast) * self.autocast,
             "head gradient": around.get("head gradient", 0) + waits,
             "flat gradient": self.unit * moment.numel * whole,
         }
@@ -396,8 +392,9 @@ class Walk:
     def load(self) -> Phase:
         """Loading: what the rank keeps of the weights, or on the GPU the whole model before it is divided."""
         whole = self.run.load == "gpu" and self.stage == 3
-        name = "weights before sharding" if whole else "weights"
-        size = self.gather(self.model.tensors, stored=True) if whole else self.states.weights
+        name, size = "weights", self.states.weights
+        if whole:
+            name, size = "weights before sharding", self.gather(self.model.tensors, stored=True)
         lines = (Line(line=name, bytes=size),) if size else ()
         return Phase(instant="whole model on the GPU" if whole else "weights on the GPU", lines=lines)
 
@@ -430,7 +427,7 @@ def _ends(order: tuple[int, ...], checkpointing: str) -> tuple[int, ...]:
 
 def _matrices(tensors: Iterable[Tensor]) -> int:
     """Elements of matrices, which autocast casts."""
-    return sum(t.count * t.numel for t in tensors if t.kind in ("linear", "expert", "router", "embedding"))
+    return sum(t.count * t.numel for t in tensors if t.kind in ("linear", "router", "embedding"))
 
 
 def _trainable(tensors: Iterable[Tensor]) -> int:

@@ -125,6 +125,10 @@ def runs() -> Iterator[dict[str, Any]]:
     # Embedding and head as units of their own: the head is reduced before the norm beside it, which gathers it again.
     for one in ({}, {"world_size": 2, "checkpointing": "none"}, {"reshard_after_forward": False}):
         yield few | {"wrap": "block+ends"} | one
+    # Autocast knows no grouped product: experts run in the dtype of their weights.
+    experts = {"model": "qwen3-30b-a3b", "num_hidden_layers": 3, "strategy": "single", "seq_len": 1024}
+    for one in ({"recipe": "fp32"}, {"recipe": "autocast"}, {"recipe": "autocast", "checkpointing": "none"}):
+        yield experts | one
     # Accumulating without a sync: the first micro-batch, one between, and the last each have their own worst instant.
     eight = {"model": "llama-3.1-8b", "num_hidden_layers": 4, "seq_len": 256, "no_sync": True}
     for one in ({"recipe": "fp32", "accumulation": 2}, {"recipe": "pure-bf16", "accumulation": 3}):
@@ -148,7 +152,7 @@ def drawn(seed: int, count: int) -> Iterator[dict[str, Any]]:
     for _ in range(count):
         model, fsdp = draw.choice(SMALL), some(0.6)
         recipes = ("pure-bf16", "fp32", *(("fsdp2-mixed", "fsdp2-mixed") if fsdp else ("autocast",)))
-        if model == "qwen3-30b-a3b":  # grouped products of experts take 16 bits alone
+        if model == "qwen3-30b-a3b":  # the other recipes of experts are in `runs`
             recipes = ("fsdp2-mixed",) if fsdp else ("pure-bf16",)
         run = {
             "model": model,
