@@ -223,12 +223,17 @@ class _Layer:
         dim = query // num_heads
         keys = num_kv * dim
         fused = self.width("self_attn.qkv_proj")
-        modules = ("qkv_proj",) if fused else ("q_proj", "k_proj", "v_proj")
-        yield self.linear("qkv", h, query + 2 * keys, *modules)
         if "self_attn.q_norm.weight" in self.by_name:
-            full = self.by_name["self_attn.q_norm.weight"].shape[0] != dim
-            yield self.norm("k_norm", keys, 1 if full else num_kv, pending=b * (query + keys), stream=False)
-            yield self.norm("q_norm", query, 1 if full else num_heads, pending=b * 2 * keys, stream=False)
+            # Backward takes v first, then k, and q last; by then their gradients have become one of the layer's input.
+            rows = 1 if self.by_name["self_attn.q_norm.weight"].shape[0] != dim else num_heads
+            yield self.linear("q_proj", h, query)
+            yield self.norm("q_norm", query, rows, pending=b * h, stream=False)
+            yield self.linear("k_proj", h, keys, shared=not self.autocast)
+            yield self.norm("k_norm", keys, min(rows, num_kv), pending=b * (query + h), stream=False)
+            yield self.linear("v_proj", h, keys, shared=not self.autocast)
+        else:
+            parts = ("qkv_proj",) if fused else ("q_proj", "k_proj", "v_proj")
+            yield self.linear("qkv", h, query + 2 * keys, *parts)
         # v is a slice of the fused projection, which stays whole.
         values = fused if fused else keys
         yield from self.core(query, query, keys, values, num_heads)
@@ -411,20 +416,18 @@ def head_cost(model: Model, dtype: str, loss: str, attention: str, checkpointing
     dim = _int(config, "qk_rope_head_dim" if config.get("qk_rope_head_dim") else "head_dim")
     inputs, kinds = 16, len({block.attention for block in model.blocks})
     tables = 2 * dim * (4 if "fp32_rope" in traits or s == 4 else 2) * (kinds if "rope_by_kind" in traits else 1)
-    if checkpointing != "none" and attention == "eager":
-        inputs += kinds * b * seq_len
-    elif checkpointing != "none":
-        tables += seq_len * any(windowed(config, block, seq_len) for block in model.blocks)
+    if checkpointing != "none":
+        inputs += kinds * b * seq_len * (attention == "eager")
+        tables += seq_len * any(windowed(config, block, seq_len) for block in model.blocks) * (attention == "sdpa")
     if loss == "chunked":
         # Then the norm's own backward is the worst.
         back = (20 if s == 4 else 24) * h + 4 - norm
         return Head(norm=norm, forward=2 * b * h, backward=back, weight_work=b * h, inputs=inputs, tables=tables)
     capped = b * vocab if _capped(config, model.model_type, "final_logit_softcapping") else 0
-    upcast = 4 * vocab if b == 2 else 0
     output = 4 * h if dtype == "autocast" else 0  # the norm's output, which nobody saves but the caller holds
     return Head(
         norm=norm,
-        forward=capped + b * vocab + upcast + 4 * vocab + output,
+        forward=capped + (10 if b == 2 else 8) * vocab + output,
         backward=capped + 12 * vocab,
         weight_work=b * vocab * (dtype != "autocast") + b * h,
         inputs=inputs,

@@ -62,7 +62,7 @@ def test_other_architectures_and_settings(row: dict[str, Any]) -> None:
     found = estimate(run_of(row["run"]))
     assert found.peak
     assert found.model.num_params == row["params"]
-    assert error(found.peak.bytes, row) < 0.0015
+    assert error(found.peak.bytes, row) < 0.0012
     # With the optimizer's step fused or small, it needs exactly what the last instant of the backward does.
     assert found.peak.instant == row["peak_instant"] or found.peak.instant == "step"
 
@@ -124,7 +124,7 @@ def test_most_peaks_of_runs_drawn_at_random_are_exact() -> None:
     off = {name(row): error(peak.bytes, row) for row, peak in rows if peak}
     assert len(off) == DRAWN
     assert sum(share < 1e-5 for share in off.values()) >= 0.75 * DRAWN
-    assert max(share for run, share in off.items() if "lora" not in run) < 0.005
+    assert max(share for run, share in off.items() if "lora" not in run) < 0.003
     assert max(off.values()) < 0.007
 
 
