@@ -310,7 +310,7 @@ class _Layer:
         # peft adds the adapters of an expert to its weight, and that sum is kept and gets a gradient.
         up_sum, down_sum = (t.numel * self.adapted(t) for t in (gate_up, down))
         up, low = _trainable(gate_up), _trainable(down)
-        back, keeps, holds = residual + copies, up + up_sum > 0, low + down_sum > 0
+        back, keeps, holds = residual + copies, bool(up + up_sum), bool(low + down_sum)
         yield Op(name="experts.up", saved=copies * keeps, work=back + 2 * width, numel=up, fresh=up, summed=b * up_sum)
         yield Op(name="experts.product", saved=3 * width, work=residual + 3 * width)
         yield Op(name="experts.down", saved=width * holds, work=back + width, numel=low, fresh=low, summed=b * down_sum)
@@ -369,7 +369,7 @@ def block_cost(model: Model, block: Block, dtype: str, attention: str, seq_len: 
         numel, cast = numel + op.numel, cast + op.cast
         moments.append(Moment(op=op, saved=saved, held=held, numel=numel, cast=cast))
         saved, held = saved - op.saved, held - op.summed
-    best = tuple(m for m in moments if not any(_covers(other, m) for other in moments if other is not m))
+    best = tuple(m for m in moments if not any(_covers(other, m) for other in moments))
     boundary = layer.s * layer.hidden
     # An fp32 input is itself the copy that the first norm keeps.
     shared = layer.s == 4 and ops[0].name == "input_layernorm"
@@ -407,21 +407,21 @@ def head_cost(model: Model, dtype: str, loss: str, attention: str, checkpointing
     """
     config = model.config
     h, vocab = _int(config, "hidden_size"), _int(config, "vocab_size")
-    b, s = (4 if dtype == "fp32" else 2), (2 if dtype == "bf16" else 4)
+    b, own = 4 if dtype == "fp32" else 2, dtype != "bf16"  # own: the residual stream itself, in fp32
     train = any(t.trainable for t in model.last)
     traits = _TRAITS[model.model_type]
-    wide = 4 if "fp32_norms" in traits or s == 4 else 2
+    wide = 4 if "fp32_norms" in traits or own else 2
     head = [t for t in (model.first if model.tied else model.last) if t.kind in ("linear", "embedding")]
     norm = 4 * h + 4 + (wide * h if train else 0) + (b * h if any(t.trainable for t in head) else 0)
     dim = _int(config, "qk_rope_head_dim" if config.get("qk_rope_head_dim") else "head_dim")
     inputs, kinds = 16, len({block.attention for block in model.blocks})
-    tables = 2 * dim * (4 if "fp32_rope" in traits or s == 4 else 2) * (kinds if "rope_by_kind" in traits else 1)
+    tables = 2 * dim * (4 if "fp32_rope" in traits or own else 2) * (kinds if "rope_by_kind" in traits else 1)
     if checkpointing != "none":
         inputs += kinds * b * seq_len * (attention == "eager")
         tables += seq_len * any(windowed(config, block, seq_len) for block in model.blocks) * (attention == "sdpa")
     if loss == "chunked":
         # Then the norm's own backward is the worst.
-        back = (20 if s == 4 else 24) * h + 4 - norm
+        back = (20 if own else 24) * h + 4 - norm
         return Head(norm=norm, forward=2 * b * h, backward=back, weight_work=b * h, inputs=inputs, tables=tables)
     capped = b * vocab if _capped(config, model.model_type, "final_logit_softcapping") else 0
     output = 4 * h if dtype == "autocast" else 0  # the norm's output, which nobody saves but the caller holds

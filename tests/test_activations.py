@@ -131,3 +131,23 @@ def test_what_a_recipe_computes_in(recipe: str, base: str, found: tuple[str, str
 
 def test_step_temporaries() -> None:
     assert [step_temporaries(step, 2, 100, 7) for step in ("fused", "foreach", "for-loop")] == [0, 200, 28]
+
+
+def test_which_layers_are_recomputed() -> None:
+    found = {how: [checkpointed(how, layer) for layer in range(3)] for how in ("full", "matmuls", "selective", "none")}
+    assert found == {
+        "full": [True, True, True],
+        "matmuls": [True, True, True],
+        "selective": [False, True, False],
+        "none": [False, False, False],
+    }
+
+
+def test_what_selective_recomputation_keeps_of_latent_attention_and_of_eager() -> None:
+    deepseek = load("deepseek-v3")
+    dense = next(block for block in deepseek.blocks if block.mlp != "moe")
+    down, q_b, kv_b, out = 1536 + 512 + 64, 128 * (128 + 64), 128 * (128 + 128), 128 * 128
+    matrices = down + q_b + kv_b + 7168 + 2 * 18432 + 7168
+    assert block_cost(deepseek, dense, "bf16", "sdpa", 2048).results == 2 * matrices + 2 * out + 4 * 128
+    found = {how: block_cost(LLAMA, LLAMA.blocks[0], "bf16", how, 2048).results for how in ("sdpa", "eager")}
+    assert found["sdpa"] - found["eager"] == 4 * 32  # the fused kernel's number for each head
