@@ -151,3 +151,13 @@ def test_what_selective_recomputation_keeps_of_latent_attention_and_of_eager() -
     assert block_cost(deepseek, dense, "bf16", "sdpa", 2048).results == 2 * matrices + 2 * out + 4 * 128
     found = {how: block_cost(LLAMA, LLAMA.blocks[0], "bf16", how, 2048).results for how in ("sdpa", "eager")}
     assert found["sdpa"] - found["eager"] == 4 * 32  # the fused kernel's number for each head
+
+
+def test_gemma_2_caps_its_logits_unless_the_config_says_null() -> None:
+    config = next(record["config"] for record in known() if record["name"] == "gemma-2-9b")
+    silent = {key: value for key, value in config.items() if not key.endswith("softcapping")}
+    found = {}
+    for word, told in {"silent": silent, "null": silent | {"final_logit_softcapping": None}}.items():
+        model = from_config(told, "gemma")
+        found[word] = head_cost(model, "bf16", "full", "eager", "full", 2048).backward
+    assert found == {"silent": 14 * 256_000, "null": 12 * 256_000}
