@@ -78,7 +78,9 @@ class Walk:
         if not model.last:  # a pipeline stage before the last
             self.head = replace(self.head, norm=0, forward=0, backward=0, weight_work=0)
         self.size = [self.gather(b.tensors) for b in model.blocks]
-        self.inputs = [self.scattered(b.tensors)[0] for b in model.blocks]
+        self.scatters = [self.scattered(b.tensors) for b in model.blocks]
+        base = run.base_dtype
+        self.unpacked = [max((2 * t.numel for t in b.tensors if packed(t, base)), default=0) for b in model.blocks]
         # Weights that autocast has cast and the backward still needs.
         self.autocast = self.dtype == "autocast"
         self.cast = [2 * _matrices(b.tensors) * self.autocast for b in model.blocks]
@@ -87,6 +89,7 @@ class Walk:
         both = (*model.first, *model.last)
         apart = (model.first * self.stays, model.first, model.last)
         self.root, self.first, self.last = apart if self.ends else (both, both, both)
+        self.root_size, self.first_size, self.last_size = map(self.gather, (self.root, self.first, self.last))
         # Under a frozen embedding nothing is kept before the first adapter; but for checkpoints its output is made to
         # take a gradient, and stays.
         lora, first = run.lora_rank > 0 and len(model.first) > 0, self.costs[self.order[0]]
@@ -145,8 +148,9 @@ class Walk:
         elif self.deepspeed and run.offload != "none":  # where a gradient comes back to be added to
             found["offload buffer"] = self.unit * max(t.numel for t in self.model.tensors if t.trainable)
         listed = ((name, size) for name, size in {**found, **lines}.items() if size)
-        kinds = (Line(line=name, bytes=size, kind=_KINDS.get(name, "exact")) for name, size in listed)
-        return Phase(instant=instant, lines=tuple(kinds))
+        return Phase(
+            instant=instant, lines=tuple(Line(line=n, bytes=b, kind=_KINDS.get(n, "exact")) for n, b in listed)
+        )
 
     def instants(self) -> Iterator[Phase]:
         """The instants that can be the worst, each at its own worst: layers, loss, layers again, embedding."""
@@ -159,7 +163,7 @@ class Walk:
         made, early = self.made * self.head_trains, self.run.loss == "chunked"  # then made with the loss
         forward = {"logits and loss": head.forward * tokens, "head gradient": made * early}
         # With no prefetch to take its place the last unit's buffer is still there.
-        buffer = self.gather(self.last) if self.ends else self.size[self.order[-1]] * self.stays
+        buffer = self.last_size if self.ends else self.size[self.order[-1]] * self.stays
         forward["all-gather buffer"] = buffer * self.fsdp2
         loss = {"logits and loss": head.backward * tokens, "head gradient": made * early * (not self.added)}
         weight = {"logits and loss": head.weight_work * tokens, "head gradient": made * (self.stage < 2 or self.fsdp)}
@@ -211,13 +215,13 @@ class Walk:
             lines["prefetched unit"] = self.size[order[-1]] * (not self.ends)
         else:
             lines["gathered layer"] = self.size[order[layer]]
-            lines["prefetched unit"] = self.size[order[layer - 1]] if layer else self.gather(self.first) * self.ends
-        lines["gathered root"] = self.gather(self.root)
+            lines["prefetched unit"] = self.size[order[layer - 1]] if layer else self.first_size * self.ends
+        lines["gathered root"] = self.root_size
         if layer == count:
-            return lines | {"gathered head": self.gather(self.last) * self.ends}
+            return lines | {"gathered head": self.last_size * self.ends}
         lines["head gradient"] = self.unit * self.head_trains * (not self.ends) * (self.model.tied or not self.added)
         if self.fsdp2:
-            lines["reduce-scatter input"] = self.inputs[order[layer + 1]] if layer + 1 < count else 0
+            lines["reduce-scatter input"] = self.scatters[order[layer + 1]][0] if layer + 1 < count else 0
         return lines
 
     def gathered_parameters(self) -> Lines:
@@ -249,11 +253,11 @@ class Walk:
         tried = []
         for layer in _ends(self.order, self.run.checkpointing):
             size = [self.size[kind] for kind in self.order[: layer + 1]]
-            before = size[layer - 1] if layer else self.gather(self.first)
+            before = size[layer - 1] if layer else self.first_size
             boundary = self.costs[self.order[layer]].boundary * self.tokens
             tried.append(
                 {
-                    "gathered root": self.gather(self.root),
+                    "gathered root": self.root_size,
                     "gathered layer": size[layer],
                     "gathered layers": sum(size[:layer]) * self.stays,
                     "all-gather buffer": before + size[layer],
@@ -261,7 +265,7 @@ class Walk:
                     "saved activations": self.kept[layer] + self.tables + boundary,
                 }
             )
-        tried.append({"gathered layer": self.gather(self.first), "all-gather buffer": self.gather(self.first)})
+        tried.append({"gathered layer": self.first_size, "all-gather buffer": self.first_size})
         gradients = self.gradients(self.count)
         return max((self.phase("fwd_layers", gradients, lines) for lines in tried), key=lambda phase: phase.bytes)
 
@@ -292,16 +296,18 @@ class Walk:
             before = {"prefetched unit": 0, "all-gather buffer": self.size[kind], "activation gradients": boundary}
             yield around | before | {"saved activations": self.kept[layer + 1] + self.tables}
         gathered = sum(self.size[kind] for kind in self.order[:layer]) * self.stays
-        around = around | {"gathered layer": 0, "gathered layers": gathered, "reduce-scatter input": self.inputs[kind]}
+        around = around | {
+            "gathered layer": 0,
+            "gathered layers": gathered,
+            "reduce-scatter input": self.scatters[kind][0],
+        }
         around |= {"saved activations": self.kept[layer] + self.tables, "activation gradients": boundary}
         yield around | {"layer gradients": self.unit * self.trains[kind] * (not self.whole)}
-        output = self.scattered(self.model.blocks[kind].tensors)[1]
-        yield around | {"reduce-scatter output": output * (self.added or not self.whole)}
+        yield around | {"reduce-scatter output": self.scatters[kind][1] * (self.added or not self.whole)}
 
     def moment(self, layer: int, moment: Moment, around: Lines) -> Lines:
         """One instant of the backward of one layer."""
-        kind, base = self.order[layer], self.run.base_dtype
-        unpacked = (2 * t.numel for t in self.model.blocks[kind].tensors if packed(t, base))
+        kind = self.order[layer]
         again = checkpointed(self.run.checkpointing, layer)
         casts = self.cast[kind] - 2 * moment.cast * self.autocast
         saved = moment.saved * self.tokens + moment.held + casts
@@ -315,7 +321,7 @@ class Walk:
         return {
             "saved activations": before + (0 if again else saved),
             "recomputed layer": saved * again,
-            "dequantised matrix": max(unpacked, default=0),
+            "dequantised matrix": self.unpacked[kind],
             "activation gradients": moment.op.work * self.tokens,
             "layer gradients": self.made * made
             + moment.op.summed
@@ -333,11 +339,8 @@ class Walk:
         if self.fsdp:
             trains, made = _trainable(self.first), unit * embedded * (not model.tied)
             new = made if self.added and made else unit * trains
-            around = {
-                "gathered root": self.gather(self.first),
-                "reduce-scatter input": self.inputs[layer],
-                "gradients accumulated whole": self.reduce * trains * self.whole,
-            }
+            around = {"gathered root": self.first_size, "reduce-scatter input": self.scatters[layer][0]}
+            around["gradients accumulated whole"] = self.reduce * trains * self.whole
             rounds = [(new, around)]
             # Micro-batches before the last reduce nothing, and the first has no gradient of the root yet.
             earlier = ((unit * trains, model.num_trainable - trains), (new, model.num_trainable))
@@ -392,9 +395,8 @@ class Walk:
     def load(self) -> Phase:
         """Loading: what the rank keeps of the weights, or on the GPU the whole model before it is divided."""
         whole = self.run.load == "gpu" and self.stage == 3
-        name, size = "weights", self.states.weights
-        if whole:
-            name, size = "weights before sharding", self.gather(self.model.tensors, stored=True)
+        size = self.gather(self.model.tensors, stored=True) if whole else self.states.weights
+        name = f"weights{' before sharding' * whole}"
         lines = (Line(line=name, bytes=size),) if size else ()
         return Phase(instant="whole model on the GPU" if whole else "weights on the GPU", lines=lines)
 
