@@ -147,10 +147,8 @@ class Walk:
             found["reduce bucket"] = self.unit * run.reduce_bucket_size
         elif self.deepspeed and run.offload != "none":  # where a gradient comes back to be added to
             found["offload buffer"] = self.unit * max(t.numel for t in self.model.tensors if t.trainable)
-        listed = ((name, size) for name, size in {**found, **lines}.items() if size)
-        return Phase(
-            instant=instant, lines=tuple(Line(line=n, bytes=b, kind=_KINDS.get(n, "exact")) for n, b in listed)
-        )
+        some = ((name, size) for name, size in {**found, **lines}.items() if size)
+        return Phase(instant=instant, lines=tuple(Line(line=n, bytes=b, kind=_KINDS.get(n, "exact")) for n, b in some))
 
     def instants(self) -> Iterator[Phase]:
         """The instants that can be the worst, each at its own worst: layers, loss, layers again, embedding."""
