@@ -305,6 +305,21 @@ def test_no_more_gpus_share_a_host_than_there_are(world_size: int, host: int) ->
     assert any(line.endswith(f"; GPUs per host: {host}") for line in told)
 
 
+def test_megatron_s_gradients_are_a_buffer_that_is_always_there() -> None:
+    found = estimate(run("zero1", recipe="megatron"))
+    assert found.phases
+    for phase in (*found.instants, found.phases["step"]):
+        lines = {line.line: line.bytes for line in phase.lines}
+        assert lines["gradients"] == 4 * LLAMA8.num_params
+        assert "gradient buckets" not in lines
+
+
+@pytest.mark.parametrize("ep", [1, 2, 4])
+def test_the_step_s_temporaries_are_of_what_a_rank_has_of_experts_and_the_rest(ep: int) -> None:
+    found = estimate(run(model=load("qwen3-30b-a3b"), ep=ep, step="foreach"))
+    assert lines_of(found, "step")["step temporaries"] == found.states.optimizer // 2
+
+
 MIXTRAL = {"model": load("mixtral-8x7b-v0.1")}
 
 

@@ -48,7 +48,7 @@ class Phase:
 class Walk:
     """One forward and backward, layer by layer: what is allocated at each instant that can be the worst."""
 
-    def __init__(self, run: Run, model: Model, states: Kept, waiting: int = 0) -> None:
+    def __init__(self, run: Run, model: Model, states: Kept, waiting: int) -> None:
         """`waiting` is how many other micro-batches a pipeline stage has begun."""
         self.run, self.model, self.states, self.tokens = run, model, states, run.tokens
         recipe, strategy = get_recipe(run.held), get_strategy(run.strategy)
