@@ -92,7 +92,7 @@ class Walk:
         self.root_size, self.first_size, self.last_size = map(self.gather, (self.root, self.first, self.last))
         # Under a frozen embedding nothing is kept before the first adapter; but for checkpoints its output is made to
         # take a gradient, and stays.
-        lora, first = run.lora_rank > 0 and len(model.first) > 0, self.costs[self.order[0]]
+        lora, first = bool(run.lora_rank and model.first), self.costs[self.order[0]]
         self.leaf = lora and run.checkpointing != "none"
         start = (first.again if self.leaf else -first.frozen) * (lora and not checkpointed(run.checkpointing, 0))
 
