@@ -320,6 +320,15 @@ def test_the_step_s_temporaries_are_of_what_a_rank_has_of_experts_and_the_rest(e
     assert lines_of(found, "step")["step temporaries"] == found.states.optimizer // 2
 
 
+def test_experts_that_are_divided_already_are_filled_up_to_fewer_ranks() -> None:
+    model = load("mixtral-8x7b-v0.1")
+    expert = 3 * 4096 * 14336
+    rest = model.blocks[0].numel - 8 * expert + (16 - 8) * 4096  # the router's rows are filled up too
+    for ep, room in ((1, 16), (4, 4), (8, 2)):  # a rank's 8/ep experts, on 16/ep ranks
+        gathered = lines_of(estimate(run(model=model, world_size=16, ep=ep)), "forward+backward")["gathered layer"]
+        assert gathered == 2 * (rest + room * expert)
+
+
 MIXTRAL = {"model": load("mixtral-8x7b-v0.1")}
 
 

@@ -186,7 +186,7 @@ class Walk:
         if "gradients" in self.run.offloaded:
             return 0
         if self.present:
-            return self.states.gradients * self.grad // max(self.recipe.itemsize("gradients"), 1)
+            return self.states.gradients * self.grad // self.recipe.itemsize("gradients")
         if layer == self.count:
             return 0
         ends = 0
