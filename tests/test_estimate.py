@@ -356,7 +356,7 @@ MIXTRAL = {"model": load("mixtral-8x7b-v0.1")}
             [MIXTRAL | {"world_size": 16}, MIXTRAL | {"world_size": 32, "strategy": "hsdp", "shard_size": 16}],
             [MIXTRAL | {"world_size": 16, "strategy": "zero3"}, MIXTRAL | {"world_size": 16, "strategy": "hsdp"}],
         ),
-        ("experts on", [MIXTRAL | {"world_size": 9}], [MIXTRAL, {"world_size": 1000}]),
+        ("experts on", [MIXTRAL | {"world_size": 9}], [MIXTRAL, {"world_size": 2048}]),
     ],
 )
 def test_an_assumption_is_told_where_it_holds_and_nowhere_else(
