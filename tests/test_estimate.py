@@ -174,6 +174,7 @@ def test_offload_moves_lines_to_the_host() -> None:
     # The gradient in transit is one that trains.
     adapters = estimate(run("zero2", offload="optimizer", load="gpu", lora_rank=16))
     assert adapters.host_per_node_bytes == 18 * adapters.model.num_trainable + 8 * 2 * 14336 * 16
+    assert lines_of(adapters, "step")["offload buffer"] == 2 * 14336 * 16
     # On NVMe a share below 10⁹ weights is one sub-group, and all of its weights stay in memory.
     small = load("llama-3.2-3b")
     assert estimate(run("zero3", model=small, offload="nvme", load="gpu")).host_per_node_bytes == (
