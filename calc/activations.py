@@ -29,10 +29,10 @@ class Op:
     """One operation of a layer, in bytes per token: kept for its backward, and alive during it.
 
     `work` counts gradients and temporaries, the gradient of the residual stream among them.
-    `numel` are the weight elements whose gradient it makes, `fresh` those of the largest weight, `cast` those
-    of the weights, frozen or not, that autocast casts; `result` is what
-    selective recomputation keeps of it (the outputs of matrix products and of attention); `summed` are the bytes of a
-    weight to which adapters were added, kept whatever the tokens: its gradient is gone again at the next operation.
+    `numel` are the weight elements whose gradient it makes, `fresh` those of the largest weight, `cast` those of the
+    weights, frozen or not, that autocast casts; `result` is what selective recomputation keeps of it (the outputs of
+    matrix products and of attention); `summed` are the bytes of a weight to which adapters were added, kept whatever
+    the tokens: its gradient is gone again at the next operation.
     """
 
     name: str

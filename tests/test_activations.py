@@ -161,3 +161,10 @@ def test_gemma_2_caps_its_logits_unless_the_config_says_null() -> None:
         model = from_config(told, "gemma")
         found[word] = head_cost(model, "bf16", "full", "eager", "full", 2048).backward
     assert found == {"silent": 14 * 256_000, "null": 12 * 256_000}
+
+
+def test_every_layer_that_is_known_has_its_heads_width_where_the_config_leaves_it_out() -> None:
+    for record in known():
+        model = from_config({key: value for key, value in record["config"].items() if key != "head_dim"}, "m")
+        if not unsupported(model):
+            assert head_cost(model, "bf16", "full", "sdpa", "none", 2048).tables > 0

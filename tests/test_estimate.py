@@ -357,6 +357,7 @@ MIXTRAL = {"model": load("mixtral-8x7b-v0.1")}
             [MIXTRAL | {"world_size": 16}, MIXTRAL | {"world_size": 32, "strategy": "hsdp", "shard_size": 16}],
             [MIXTRAL | {"world_size": 16, "strategy": "zero3"}, MIXTRAL | {"world_size": 16, "strategy": "hsdp"}],
         ),
+        ("2 experts on 4 ranks", [MIXTRAL | {"world_size": 16, "ep": 4}], [MIXTRAL | {"world_size": 16}]),
         ("experts on", [MIXTRAL | {"world_size": 9}], [MIXTRAL, {"world_size": 2048}]),
     ],
 )

@@ -201,7 +201,7 @@ def _assumptions(run: Run, model: Model) -> tuple[str, ...]:
     words = {field.name: getattr(run, field.name) for field in fields(run)} | {"reason": reason, "runs": runs}
     words |= {f"{field}_means": means[words[field]] for field, means in CHOICES.items()}
     words |= {"adapters": held.get(run.recipe, "16-bit"), "offloaded": ", ".join(run.offloaded)}
-    words |= {"node": min(run.world_size, NODE), "experts": experts, "ranks": run.ranks}
+    words |= {"node": min(run.world_size, NODE), "experts": experts // run.ep, "ranks": run.ranks // run.ep}
     first, *told = [record["says"].format(**words) for record in _ASSUMPTIONS if when[record["when"]]]
     degrees = (f"{name} {words[name]}: {means}" for name, means in DEGREES.items() if words[name] > 1)
     return first, *model.assumptions, *told, *degrees
