@@ -1,0 +1,160 @@
+"""A timeline of allocations: what is on one GPU as time goes on, and when it is most.
+
+A step is told as `alloc`, `free` and `move` of named lines, in bytes; instants name its parts.
+The peak is the largest running sum, and its lines are what is held then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+#: Turns of a repeating pattern that are played: the first, second and third, and the last two.
+FIRST, LAST = 3, 2
+
+
+class Event(NamedTuple):
+    """One allocation (positive) or free (negative) of a line, in bytes, and the instant it falls in."""
+
+    instant: str
+    line: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """The worst moment of one part of a step: its name, and the bytes of each line held then."""
+
+    name: str
+    bytes: int
+    lines: Mapping[str, int]
+
+
+class Timeline:
+    """Allocations on one GPU in the order in which they are made.
+
+    With `every_layer` nothing is skipped where layers repeat: the same peaks, and the whole curve in `events`.
+
+    >>> memory = Timeline()
+    >>> memory.instant("forward")
+    >>> memory.alloc("weights", 30)
+    >>> memory.alloc("activations", 12)
+    >>> memory.free("activations")
+    >>> memory.peak("forward")
+    Instant(name='forward', bytes=42, lines={'weights': 30, 'activations': 12})
+    """
+
+    def __init__(self, *, every_layer: bool = False) -> None:
+        self.every_layer = every_layer
+        self.held: dict[str, int] = {}
+        self.total = 0
+        self.events: list[Event] = []
+        self.peaks: dict[str, Instant] = {}
+        self._instant, self._most = "", -1
+        self._lines: Mapping[str, int] = {}
+
+    def instant(self, name: str) -> None:
+        """Begin the part of the step that is called `name`, or go on with it."""
+        if name == self._instant:
+            return
+        self._close()
+        self._instant = name
+        known = self.peaks.get(name)
+        self._most, self._lines = (known.bytes, known.lines) if known else (-1, {})
+
+    def _close(self) -> None:
+        if self._most >= 0:
+            self.peaks[self._instant] = Instant(self._instant, self._most, self._lines)
+
+    def alloc(self, line: str, num_bytes: int) -> None:
+        """Allocate `num_bytes` more of `line`."""
+        held = self.held
+        held[line] = held.get(line, 0) + num_bytes
+        self.total += num_bytes
+        if self.every_layer:
+            self.events.append(Event(self._instant, line, num_bytes))
+        if self.total > self._most:
+            self._most, self._lines = self.total, held.copy()
+
+    def free(self, line: str, num_bytes: int | None = None) -> None:
+        """Free `num_bytes` of `line`, or all that is held of it."""
+        freed = self.held.get(line, 0) if num_bytes is None else num_bytes
+        if freed:
+            self.held[line] -= freed
+            self.total -= freed
+            if self.every_layer:
+                self.events.append(Event(self._instant, line, -freed))
+
+    def move(self, line: str, to: str) -> None:
+        """Call what is held of `line` by another name; nothing is allocated."""
+        num_bytes = self.held.get(line, 0)
+        self.free(line)
+        self.alloc(to, num_bytes)
+
+    def peak(self, name: str) -> Instant:
+        """The worst moment of the part called `name`; `KeyError` where nothing was allocated in it."""
+        self._close()
+        return self.peaks[name]
+
+    def instants(self) -> tuple[Instant, ...]:
+        """The worst moment of each part that has a name, in the order of the step."""
+        self._close()
+        return tuple(found for name, found in self.peaks.items() if name)
+
+    def repeat(self, order: Sequence[Key], body: Callable[[Key, Key | None], None]) -> None:
+        """Play `body(layer, following)` for each layer of `order`; turns in between that only repeat are skipped.
+
+        Of a pattern that repeats, the first, second and third turn and the last two are played. What the third
+        moved is moved once more for every turn between, frees before allocations, so that no false peak appears.
+        """
+        at = 0
+        for size, times in patterns(tuple(order)):
+            for turn in range(times):
+                if FIRST <= turn < times - LAST and not self.every_layer:
+                    continue
+                before = dict(self.held) if turn == FIRST - 1 else {}
+                for layer in range(at + turn * size, at + (turn + 1) * size):
+                    body(order[layer], order[layer + 1] if layer + 1 < len(order) else None)
+                if turn == FIRST - 1 and not self.every_layer:
+                    self._again(before, times - LAST - FIRST)
+            at += size * times
+
+    def _again(self, before: Mapping[str, int], times: int) -> None:
+        """Move `times` times more what has moved since `before`."""
+        moved = {line: held - before.get(line, 0) for line, held in self.held.items()}
+        for line, num_bytes in moved.items() if times > 0 else ():
+            if num_bytes < 0:
+                self.free(line, -num_bytes * times)
+        for line, num_bytes in moved.items() if times > 0 else ():
+            if num_bytes > 0:
+                self.alloc(line, num_bytes * times)
+
+
+@lru_cache(maxsize=1024)
+def patterns(order: tuple[Hashable, ...]) -> tuple[tuple[int, int], ...]:
+    """`order` as patterns that repeat, each as its length and how often it comes; single layers are patterns too.
+
+    >>> patterns((0, 1, 1, 1, 2, 3, 2, 3, 2, 3))
+    ((1, 1), (1, 3), (2, 3))
+    """
+    found, at = [], 0
+    while at < len(order):
+        size, times = max(
+            ((size, _times(order, at, size)) for size in range(1, (len(order) - at) // 2 + 1)),
+            key=lambda pattern: (pattern[0] * pattern[1] if pattern[1] > 1 else 0, -pattern[0]),
+            default=(1, 1),
+        )
+        found.append((size, times) if times > 1 else (1, 1))
+        at += size * times if times > 1 else 1
+    return tuple(found)
+
+
+def _times(order: tuple[Hashable, ...], at: int, size: int) -> int:
+    """How often the `size` layers from `at` on come one after the other."""
+    pattern, times = order[at : at + size], 1
+    while order[at + times * size : at + (times + 1) * size] == pattern:
+        times += 1
+    return times

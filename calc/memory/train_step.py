@@ -1,0 +1,192 @@
+"""One step, whatever the stack: forward, loss and backward, layer by layer and operation by operation.
+
+The stack's hooks stand where a framework's do, around each layer and around the ends of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from calc.activations import Head
+from calc.memory.hooks import Stack
+from calc.memory.layers import Layer
+from calc.memory.timeline import Timeline
+from calc.memory.training import Training
+
+#: A layer's kind, and whether it is recomputed.
+Key = tuple[int, bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one micro-batch needs, in bytes per token but where it says otherwise.
+
+    `order` names the layer at each depth, `first` and `last` are the units of the model's ends. `tables` are bytes per
+    position. `before` is what the first layer keeps more (or less) than its like, `leaf` whether the embedding's
+    output takes a gradient though its weight is frozen. `waiting` micro-batches of a pipeline have been begun.
+    In bytes: `head_gradient` and `embedding_gradient` as the backward makes them, `fused_gradient` what a fused loss
+    makes of the head's in its forward, `head_cast` what autocast copies of the head, `resident` what stays on the GPU
+    between steps, by line. `implementation` is how the optimizer's step is written: fused, foreach or for-loop.
+    """
+
+    training: Training
+    layers: Mapping[Key, Layer]
+    order: tuple[Key, ...]
+    first: Any
+    last: Any
+    head: Head
+    head_gradient: int
+    fused_gradient: int
+    head_cast: int
+    embedding_gradient: int
+    resident: Mapping[str, int]
+    before: int
+    leaf: bool
+    waiting: int
+    implementation: str
+
+    @property
+    def kept(self) -> int:
+        """Bytes per token, then bytes whatever the tokens, that a whole forward leaves to its backward."""
+        return self.before + sum(self.layers[key].kept for key in self.order)
+
+    @property
+    def kept_fixed(self) -> int:
+        return sum(fixed(self.layers[key]) for key in self.order)
+
+
+def fixed(layer: Layer) -> int:
+    """Bytes whatever the tokens that a layer keeps from its forward to its backward."""
+    return 0 if layer.recomputed else layer.cast + layer.fixed
+
+
+def train_step(memory: Timeline, stack: Stack, steps: Sequence[Step], seq_len: int, micro_batch: int) -> None:
+    """Play one step: each micro-batch that is like no other, from the first to the last, and the optimizer's step."""
+    tokens = seq_len * micro_batch
+    stack.start(memory, steps[-1])
+    for step in steps:
+        memory.instant("")
+        stack.begin_forward(memory, step)
+        tables = step.head.tables * seq_len + step.head.inputs * tokens
+        memory.alloc("saved activations", tables + step.waiting * (step.kept * tokens + step.kept_fixed))
+        memory.alloc("saved activations", step.before * tokens)
+        forward(memory, stack, step, tokens)
+        loss(memory, stack, step, tokens)
+        backward(memory, stack, step, tokens)
+        embedding(memory, stack, step, tokens)
+    optimizer(memory, stack, steps[-1])
+
+
+def forward(memory: Timeline, stack: Stack, step: Step, tokens: int) -> None:
+    """The layers' forward: each keeps its input, or what its backward needs."""
+
+    def layer_forward(key: Key, _: Key | None) -> None:
+        layer = step.layers[key]
+        memory.alloc("saved activations", layer.stream * tokens)
+        stack.pre_forward(memory, layer.unit)
+        memory.free("saved activations", layer.stream * tokens)
+        memory.alloc("saved activations", layer.kept * tokens + fixed(layer))
+        memory.alloc("weights cast by autocast", layer.cached)
+        stack.post_forward(memory, layer.unit)
+
+    memory.repeat(step.order, layer_forward)
+
+
+def loss(memory: Timeline, stack: Stack, step: Step, tokens: int) -> None:
+    """Final norm, logits and loss; then their backward, which ends with the head's own gradient."""
+    head = step.head
+    memory.instant("head_fwd")
+    stack.pre_head(memory, step)
+    memory.alloc("saved activations", head.norm * tokens)
+    cached = memory.held.get("weights cast by autocast", 0)
+    memory.alloc("weights cast by autocast", step.head_cast)
+    memory.alloc("head gradient", step.fused_gradient)
+    memory.alloc("logits and loss", head.forward * tokens)
+    memory.free("logits and loss")
+    memory.free("weights cast by autocast", cached)
+    stack.end_forward(memory, step)
+    memory.instant("head_bwd")
+    memory.alloc("logits and loss", head.backward * tokens)
+    memory.free("logits and loss")
+    memory.free("head gradient")
+    stack.pre_head_backward(memory, step)
+    memory.alloc("head gradient", step.head_gradient)
+    memory.alloc("logits and loss", head.weight_work * tokens)
+    memory.free("logits and loss")
+    memory.free("weights cast by autocast")
+    stack.post_head_backward(memory, step)
+    memory.free("saved activations", head.norm * tokens)
+
+
+def backward(memory: Timeline, stack: Stack, step: Step, tokens: int) -> None:
+    """The layers' backward, from the last to the first."""
+    memory.instant("layers_bwd")
+
+    def layer_backward(key: Key, following: Key | None) -> None:
+        layer = step.layers[key]
+        stream = layer.stream * tokens
+        memory.alloc("activation gradients", stream)
+        stack.pre_backward(memory, layer.unit, step.layers[following].unit if following else step.first)
+        memory.free("activation gradients")
+        memory.alloc("dequantised matrix", layer.unpacked)
+        if layer.recomputed:
+            memory.free("saved activations", layer.kept * tokens)
+            memory.alloc("saved activations", layer.copied * tokens)
+            operations(memory, stack, layer, tokens, "recomputed layer")
+            memory.free("saved activations", layer.copied * tokens)
+        else:
+            operations(memory, stack, layer, tokens, "saved activations")
+        memory.free("dequantised matrix")
+        memory.alloc("activation gradients", stream)
+        stack.post_backward(memory, layer.unit)
+        memory.free("activation gradients")
+
+    memory.repeat(step.order[::-1], layer_backward)
+
+
+def operations(memory: Timeline, stack: Stack, layer: Layer, tokens: int, line: str) -> None:
+    """The backward of a layer's operations, for which `line` keeps what they need."""
+    alloc, free = memory.alloc, memory.free
+    left = layer.cast - sum(operation.cast for operation in layer.operations)
+    if layer.recomputed:
+        alloc(line, layer.saved * tokens + layer.fixed + layer.cast)
+    for operation in layer.operations:
+        work = operation.work * tokens
+        if operation.cast:
+            free(line, operation.cast)
+        if operation.complete:
+            stack.gradients_complete(memory, layer.unit)
+        alloc("layer gradients", operation.made + operation.passing)
+        alloc("activation gradients", work)
+        free("activation gradients", work)
+        if operation.passing:
+            free("layer gradients", operation.passing)
+        free(line, operation.saved * tokens + operation.fixed)
+    free(line, left)
+
+
+def embedding(memory: Timeline, stack: Stack, step: Step, tokens: int) -> None:
+    """The embedding's backward; a tied matrix has two gradients there, and then their sum."""
+    made = step.embedding_gradient
+    memory.free("saved activations")
+    memory.instant("root_bwd")
+    stream = step.layers[step.order[0]].stream * tokens
+    memory.alloc("activation gradients", (2 if step.leaf else 1) * stream)
+    stack.pre_embedding_backward(memory, step)
+    memory.alloc("root gradients", made)
+    memory.free("activation gradients")
+    if step.training.model.tied:
+        memory.alloc("root gradients", made)
+    stack.end_backward(memory, step)
+
+
+def optimizer(memory: Timeline, stack: Stack, step: Step) -> None:
+    """The optimizer's step: what was transient is gone, states and gradients are there."""
+    for line in [*memory.held]:
+        if line not in ("gradients", *step.resident, *stack.persistent(step)):
+            memory.free(line)
+    memory.instant("step")
+    stack.optimizer_step(memory, step)
+    memory.alloc("step temporaries", 0)

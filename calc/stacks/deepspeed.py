@@ -1,0 +1,105 @@
+"""What DeepSpeed's stages share: the `zero_optimization` section, 16-bit gradients, and their bucket.
+
+Gradients are reduced bucket by bucket while the backward runs; a tensor's gradient is in the bucket and,
+until that is full, where autograd made it. At the step they are flattened and made fp32 for the
+optimizer, beside an fp32 master copy.
+Source: `deepspeed/runtime/zero` of DeepSpeed 0.19.8; states measured on real ranks, peaks by a heap
+meter (Verification page).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from calc.memory.timeline import Timeline
+from calc.memory.train_step import Step
+from calc.memory.training import Training
+from calc.models import Tensor
+from calc.stacks.base import Stack
+from calc.stacks.shards import Piece, trainable
+from calc.states import Recipe, get_recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketUnit:
+    """A module whose gradients go through the bucket: bytes on their way, and bytes that one rank keeps of them."""
+
+    reducing: int
+    kept_gradients: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepSpeed(Stack):
+    """The settings of `zero_optimization` by their own names; sizes are in elements."""
+
+    reduce_bucket_size: int = 500_000_000
+    overlap_comm: bool = False
+    stage3_max_live_parameters: int = 1_000_000_000
+    stage3_prefetch_bucket_size: int = 50_000_000
+    sub_group_size: int = 1_000_000_000
+
+    recipes: ClassVar[tuple[str, ...]] = ("zero", "deepspeed")
+    owner: ClassVar[str] = "DeepSpeed"
+    shards: ClassVar[str] = "flat"
+    one_tensor: ClassVar[bool] = True
+
+    def held(self, recipe: Recipe) -> Recipe:
+        """The paper's accounting leaves out the fp32 gradients that DeepSpeed makes at its step."""
+        return get_recipe("deepspeed") if recipe.name == "zero" else recipe
+
+    def made_itemsize(self, training: Training) -> int:
+        return training.compute_itemsize
+
+    def kept_itemsize(self, training: Training) -> int:
+        """Between steps gradients are 16 bit; the fp32 ones are made at the step."""
+        return 2
+
+    def accumulates_in_place(self, training: Training) -> bool:
+        return False
+
+    def copies(self, training: Training, largest: int) -> int:
+        """Elements of gradients on their way through the bucket, where a module's largest tensor has `largest`."""
+        return min(self.reduce_bucket_size, training.model.num_trainable)
+
+    def unit(self, training: Training, tensors: Iterable[Tensor]) -> BucketUnit:
+        tensors = tuple(tensors)
+        largest = max((t.numel for t in trainable(tensors)), default=0)
+        return BucketUnit(
+            reducing=training.compute_itemsize * self.copies(training, largest),
+            kept_gradients=self.kept_gradients(training, tensors),
+        )
+
+    def pieces(self, training: Training, ranks: int) -> Iterator[list[Piece]]:
+        if ranks == 1:
+            yield from Stack.pieces(self, training, ranks)
+        else:
+            yield [((self.cut(trainable(training.model.tensors), ranks, training.recipe),), "flat", 1)]
+
+    def pre_head_backward(self, memory: Timeline, step: Step) -> None:
+        memory.alloc("gradients being reduced", step.last.reducing)
+
+    def post_head_backward(self, memory: Timeline, step: Step) -> None:
+        memory.free("gradients being reduced")
+
+    def pre_backward(self, memory: Timeline, unit: BucketUnit, following: Any) -> None:
+        memory.alloc("gradients being reduced", unit.reducing)
+
+    def post_backward(self, memory: Timeline, unit: BucketUnit) -> None:
+        memory.free("gradients being reduced")
+        memory.free("layer gradients")
+        memory.alloc("gradients", unit.kept_gradients)
+
+    def pre_embedding_backward(self, memory: Timeline, step: Step) -> None:
+        memory.free("head gradient")
+        memory.alloc("gradients being reduced", step.first.reducing)
+
+    def wait_for_embedding(self, memory: Timeline, step: Step) -> None:
+        """A tied head's gradient waits for the embedding's where earlier micro-batches have left theirs."""
+        model = step.training.model
+        if model.tied and self.preallocated(step.training):
+            memory.instant("layers_bwd")
+            numel = sum(t.count * t.numel for t in trainable(model.first))
+            memory.free("head gradient")
+            memory.alloc("head gradient", self.made_itemsize(step.training) * numel)

@@ -1,0 +1,150 @@
+"""FSDP1: `FullyShardedDataParallel` flattens a layer into one parameter and cuts that; it gathers as FSDP2 does.
+
+The flat parameter gets one flat gradient: when a layer's last gradient is made, all of them are copied into it.
+A rank's shard is a slice of the flat parameter, so that an optimizer sees pieces of tensors, without their shapes.
+Source: `torch.distributed.fsdp.FullyShardedDataParallel` of PyTorch 2.13.0; states measured on real ranks, peaks by a
+heap meter (Verification page), since no tracker of PyTorch's follows it.
+Counted: gathered units with the one ahead, the flat gradient, and the last reduce-scatter.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from calc.memory.timeline import Timeline
+from calc.memory.train_step import Step
+from calc.memory.training import Training
+from calc.models import Model, Tensor
+from calc.stacks.base import Stack
+from calc.stacks.fsdp2 import ACCUMULATED, FSDP2, FsdpUnit
+from calc.stacks.shards import Piece, spans, trainable
+from calc.states import Recipe
+from calc.units import ceil_div
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FSDP1(FSDP2):
+    """`ranks` that divide flat parameters; the settings are those of FSDP2, under FSDP1's names."""
+
+    strategy: ClassVar[str] = "fsdp1"
+    recipes: ClassVar[tuple[str, ...]] = ("fsdp2-mixed", "fp32", "pure-bf16", "bf16-fp32-states")
+    shards: ClassVar[str] = "flat"
+
+    def cut(self, tensors: Iterable[Tensor], ranks: int, recipe: Recipe) -> int:
+        return ceil_div(max((end for _, end, _ in spans(tensors, alignment(recipe))), default=0), ranks)
+
+    def sections(self, model: Model) -> Iterable[tuple[tuple[Tensor, ...], int]]:
+        return flat_parameters(model)
+
+    def pieces(self, training: Training, ranks: int) -> Iterator[list[Piece]]:
+        if ranks == 1:
+            return Stack.pieces(self, training, ranks)
+        return self._slices(training, ranks)
+
+    def _slices(self, training: Training, ranks: int) -> Iterator[list[Piece]]:
+        """Pieces on each rank where a tensor begins or ends, and on the next: others are like one of these."""
+        found, edges, align = [], set[int](), alignment(training.recipe)
+        for tensors, count in flat_parameters(training.model):
+            if trained := trainable(tensors):
+                share, placed = self.cut(trained, ranks, training.recipe), list(spans(trained, align))
+                found.append((placed, share, count))
+                edges |= {
+                    at // share + after for start, end, _ in placed for at in (start, end - 1) for after in (0, 1)
+                }
+        for rank in sorted(rank for rank in edges if rank < ranks):
+            held: list[Piece] = []
+            for placed, share, count in found:
+                low, high = rank * share, (rank + 1) * share
+                for at in range(bisect_right(placed, low, key=lambda span: span[1]), len(placed)):
+                    start, end, kind = placed[at]
+                    if start >= high:
+                        break
+                    held.append(((min(end, high) - max(start, low),), kind, count))
+            yield held
+
+    def numel_gathered(self, training: Training, tensor: Tensor) -> int:
+        return tensor.numel
+
+    # The hooks that differ: nothing is known of its forward, and a layer has one flat gradient.
+
+    def begin_forward(self, memory: Timeline, step: Step) -> None:
+        if step.first.stays:
+            memory.alloc("gathered root", step.first.gathered)
+
+    def pre_forward(self, memory: Timeline, unit: FsdpUnit) -> None:
+        memory.free("prefetched unit")
+        memory.alloc("gathered layer", unit.gathered)
+
+    def post_forward(self, memory: Timeline, unit: FsdpUnit) -> None:
+        memory.move("gathered layer", to="gathered layers" if unit.stays else "prefetched unit")
+
+    def pre_head(self, memory: Timeline, step: Step) -> None:
+        if self.apart(step.training.model):
+            memory.free("prefetched unit")
+            memory.alloc("gathered head", step.last.gathered)
+
+    def reduce_head(self, memory: Timeline, step: Step) -> None:
+        memory.move("head gradient", to="layer gradients")
+        if step.training.micro_batch != "last":
+            self.accumulate(memory, step.last)
+        memory.free("layer gradients")
+        memory.free("gathered head")
+        memory.alloc("gradients", step.last.kept_gradients)
+
+    def pre_backward(self, memory: Timeline, unit: FsdpUnit, following: FsdpUnit) -> None:
+        if unit.stays:
+            return
+        memory.free("prefetched unit")
+        memory.alloc("gathered layer", unit.gathered)
+        if not following.stays:
+            memory.alloc("prefetched unit", following.gathered)
+
+    def gradients_complete(self, memory: Timeline, unit: FsdpUnit) -> None:
+        memory.alloc("flat gradient", unit.gradients)
+
+    def post_backward(self, memory: Timeline, unit: FsdpUnit) -> None:
+        memory.free("gathered layers" if unit.stays else "gathered layer", unit.gathered)
+        memory.free("flat gradient")
+        if unit.micro_batch != "last":
+            self.accumulate(memory, unit)
+            return
+        memory.free("layer gradients")
+        if memory.held.get(ACCUMULATED, 0):
+            memory.free(ACCUMULATED, unit.accumulated)
+        memory.alloc("gradients", unit.kept_gradients)
+
+    def pre_embedding_backward(self, memory: Timeline, step: Step) -> None:
+        FSDP2.pre_embedding_backward(self, memory, step)
+        if step.training.micro_batch == "last":
+            memory.alloc("reduce-scatter input", step.layers[step.order[0]].unit.reduce_input)
+
+    def end_backward(self, memory: Timeline, step: Step) -> None:
+        """The root's gradients, the flat one that they are copied into, and the input of its reduce-scatter."""
+        if step.training.micro_batch != "last":
+            FSDP2.end_backward(self, memory, step)
+            return
+        memory.free("gathered root")
+        memory.free("reduce-scatter input")
+        memory.free(ACCUMULATED)
+        memory.free("root gradients")
+        memory.alloc("root gradients", step.first.gradients)
+        memory.alloc("reduce-scatter input", step.first.reduce_input + step.first.gradients)
+
+
+def alignment(recipe: Recipe) -> int:
+    """Elements on a multiple of which each tensor begins: 16 bytes of the compute dtype."""
+    return 4 if recipe.name == "fp32" else 8
+
+
+def flat_parameters(model: Model) -> Iterator[tuple[tuple[Tensor, ...], int]]:
+    """The groups of tensors that FSDP gathers together, each with how many there are.
+
+    One per decoder layer, the root (embedding, final norm and head), and, as peft's wrapping policy
+    has it, one per adapter matrix: a trainable tensor among frozen ones would give all a gradient.
+    """
+    for tensors, count in (((*model.first, *model.last), 1), *((b.tensors, len(b.layers)) for b in model.blocks)):
+        yield tuple(t for t in tensors if t.kind != "adapter"), count
+        yield from (((t,), count) for t in tensors if t.kind == "adapter")

@@ -1,0 +1,288 @@
+"""FSDP2: `fully_shard` cuts each tensor along its first dimension and gathers a layer's tensors where it computes.
+
+Each layer is a unit, and the root (embedding, final norm and head) another, gathered from its forward to its backward.
+An all-gather lands in a buffer, which is copied out to tensors; that buffer lives until the next unit is copied out.
+In the backward the next unit is prefetched; gradients are copied into the input of a reduce-scatter, which lives until
+the following layer has been through its backward.
+Source: `torch.distributed.fsdp.fully_shard` of PyTorch 2.13.0, measured by its FSDPMemTracker (Verification page).
+Counted: shards on the fullest rank, and every buffer above, on the largest rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from typing import ClassVar
+
+from calc.memory.timeline import Timeline
+from calc.memory.train_step import Step
+from calc.memory.training import Training
+from calc.models import Model, Tensor
+from calc.stacks.base import Stack
+from calc.stacks.shards import Piece, numel_of, trainable
+from calc.states import Recipe
+from calc.units import DTYPE_BYTES, ceil_div
+
+ACCUMULATED = "gradients accumulated whole"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FsdpUnit:
+    """What is gathered and reduced together, in bytes.
+
+    `gathered` whole in the compute dtype, `gradients` as the backward makes them, `accumulated` those in the dtype of
+    the reduction, `reduce_input` and `reduce_output` the reduce-scatter's buffers, `kept_gradients` one rank's shard.
+    `itemsize` is that of a gradient as it is made, `stays` says that it is gathered from its forward to its backward.
+    `micro_batch` is the one looked at: all but the last leave their gradients whole.
+    """
+
+    gathered: int
+    gradients: int
+    accumulated: int
+    reduce_input: int
+    reduce_output: int
+    kept_gradients: int
+    itemsize: int
+    stays: bool
+    micro_batch: str
+
+
+def rows(shape: tuple[int, ...], ranks: int, rank: int) -> tuple[int, ...]:
+    """The shape of one rank's chunk when dimension 0 is cut as `torch.chunk` cuts it.
+
+    Formula: chunk = ⌈d₀/N⌉; rank r holds rows r·chunk to min((r+1)·chunk, d₀).
+    Source: `fully_shard` (FSDP2), measured on real ranks (Verification page).
+
+    >>> [rows((10, 4), 4, rank)[0] for rank in range(4)]
+    [3, 3, 3, 1]
+    """
+    chunk = ceil_div(shape[0], ranks)
+    return (max(0, min(chunk, shape[0] - rank * chunk)), *shape[1:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FSDP2(Stack):
+    """`ranks` that divide everything; the settings are those of `fully_shard` and its `MixedPrecisionPolicy`.
+
+    `wrap` block+ends makes embedding and norm with head units of their own, as Accelerate does where they are not tied;
+    `offload` all keeps the shards in host memory; with `no_sync` only the last micro-batch of a step is reduced.
+    """
+
+    reduce_dtype: str = ""
+    wrap: str = "block"
+    reshard_after_forward: bool = True
+    no_sync: bool = False
+
+    strategy: ClassVar[str] = "fsdp2"
+    recipes: ClassVar[tuple[str, ...]] = ("fsdp2-mixed", "fp32", "pure-bf16")
+    owner: ClassVar[str] = "FSDP"
+    stage: ClassVar[int] = 3
+    shards: ClassVar[str] = "dtensor"
+    offloads: ClassVar[tuple[str, ...]] = ("none", "all")
+
+    @property
+    def offloaded(self) -> tuple[str, ...]:
+        return ("weights", "gradients", "optimizer") if self.offload == "all" else ()
+
+    # Shards.
+
+    def cut(self, tensors: Iterable[Tensor], ranks: int, recipe: Recipe) -> int:
+        return sum(t.count * prod(rows(t.shape, ranks, 0)) for t in tensors)
+
+    def pieces(self, training: Training, ranks: int) -> Iterator[list[Piece]]:
+        trained = trainable(training.model.tensors)
+        # A short last chunk can fall under a block optimizer's threshold and so hold more; no other rank can.
+        ends = {t.shape[0] // ceil_div(t.shape[0], ranks) for t in trained}
+        for rank in {0} | {rank for rank in ends if rank < ranks}:
+            yield [(rows(t.shape, ranks, rank), t.kind, t.count) for t in trained]
+
+    def numel_gathered(self, training: Training, tensor: Tensor) -> int:
+        """Dimension 0 is filled up to a multiple of the ranks."""
+        ranks = self.ranks // (training.ep if tensor.kind == "expert" else 1)
+        return ranks * prod(rows(tensor.shape, ranks, 0))
+
+    # Dtypes and modes.
+
+    def made_itemsize(self, training: Training) -> int:
+        return training.compute_itemsize
+
+    @property
+    def reduce_itemsize(self) -> int:
+        """Bytes of a gradient element as it is reduced."""
+        return DTYPE_BYTES[self.reduce_dtype]
+
+    def unsynced(self, training: Training) -> bool:
+        """Whether earlier micro-batches of a step leave their gradients whole."""
+        return self.no_sync and training.accumulation > 1
+
+    def preallocated(self, training: Training) -> bool:
+        return training.accumulation > 1 and not self.no_sync
+
+    def micro_batches(self, training: Training) -> tuple[str, ...]:
+        """Without a sync the first one leaves its gradients, and those in the middle add to them."""
+        if not self.unsynced(training):
+            return ("last",)
+        return ("first", "last") if training.accumulation == 2 else ("first", "middle", "last")
+
+    def accumulates_in_place(self, training: Training) -> bool:
+        same = self.reduce_itemsize == training.compute_itemsize
+        return self.unsynced(training) and same and training.micro_batch != "first"
+
+    def apart(self, model: Model) -> bool:
+        """Whether embedding and head are units of their own."""
+        return self.wrap == "block+ends" and not model.tied
+
+    def unit(self, training: Training, tensors: Iterable[Tensor]) -> FsdpUnit:
+        tensors = tuple(tensors)
+        trained, reduce, kept = trainable(tensors), self.reduce_itemsize, self.kept_itemsize(training)
+        padded = sum(t.count * self.numel_gathered(training, t) for t in trained)
+        # The output comes in the dtype of the reduction, and is copied where gradients are kept in another.
+        output = reduce if reduce == kept else reduce + kept
+        return FsdpUnit(
+            gathered=self.gathered(training, tensors),
+            gradients=training.compute_itemsize * numel_of(trained),
+            accumulated=reduce * numel_of(trained),
+            reduce_input=reduce * padded,
+            reduce_output=output * ceil_div(padded, self.ranks),
+            kept_gradients=self.kept_gradients(training, tensors),
+            itemsize=training.compute_itemsize,
+            stays=not self.reshard_after_forward,
+            micro_batch=training.micro_batch,
+        )
+
+    def ends(self, training: Training) -> tuple[FsdpUnit, FsdpUnit]:
+        model = training.model
+        if self.apart(model):
+            return self.unit(training, model.first), self.unit(training, model.last)
+        root = replace(self.unit(training, (*model.first, *model.last)), stays=True)
+        return root, root
+
+    def saved_units(self, model: Model) -> Iterator[tuple[Tensor, ...]]:
+        if self.apart(model):
+            yield model.first
+            yield model.last
+            yield from (block.tensors for block in model.blocks)
+        else:
+            yield from Stack.saved_units(self, model)
+
+    # Forward.
+
+    def begin_forward(self, memory: Timeline, step: Step) -> None:
+        memory.instant("fwd_layers")
+        memory.alloc("all-gather buffer", step.first.gathered)
+        memory.alloc("gathered root", step.first.gathered)
+        if not step.first.stays:
+            memory.free("gathered root")
+
+    def pre_forward(self, memory: Timeline, unit: FsdpUnit) -> None:
+        before = memory.held["all-gather buffer"]
+        memory.alloc("all-gather buffer", unit.gathered)
+        memory.alloc("gathered layer", unit.gathered)
+        memory.free("all-gather buffer", before)
+
+    def post_forward(self, memory: Timeline, unit: FsdpUnit) -> None:
+        if unit.stays:
+            memory.move("gathered layer", to="gathered layers")
+        else:
+            memory.free("gathered layer")
+
+    def pre_head(self, memory: Timeline, step: Step) -> None:
+        if self.apart(step.training.model):
+            memory.free("all-gather buffer")
+            memory.alloc("all-gather buffer", step.last.gathered)
+            memory.alloc("gathered head", step.last.gathered)
+        elif self.reshard_after_forward:  # stays until the backward gathers
+            memory.move("all-gather buffer", to="prefetched unit")
+
+    def end_forward(self, memory: Timeline, step: Step) -> None:
+        Stack.end_forward(self, memory, step)
+        memory.free("all-gather buffer")
+
+    # Backward.
+
+    def post_head_backward(self, memory: Timeline, step: Step) -> None:
+        if self.apart(step.training.model):
+            self.reduce_head(memory, step)
+        elif self.accumulates_in_place(step.training) and not step.training.model.tied:
+            memory.free("head gradient")
+
+    def reduce_head(self, memory: Timeline, step: Step) -> None:
+        """The head alone is reduced where it is a unit, and then gathered once more for the norm beside it."""
+        if step.training.micro_batch != "last":
+            memory.move("head gradient", to="layer gradients")
+            self.accumulate(memory, step.last)
+            memory.free("gathered head")
+            return
+        memory.free("head gradient")
+        memory.alloc("gradients", step.last.kept_gradients)
+        memory.alloc("reduce-scatter input", step.last.reduce_input)
+        if not self.unsynced(step.training):
+            memory.alloc("all-gather buffer", step.last.gathered)
+        memory.free("all-gather buffer")
+        memory.free("reduce-scatter input")
+        memory.free("gathered head")
+
+    def pre_backward(self, memory: Timeline, unit: FsdpUnit, following: FsdpUnit) -> None:
+        if unit.stays:
+            return
+        memory.free("prefetched unit")
+        memory.alloc("all-gather buffer", unit.gathered)
+        memory.alloc("gathered layer", unit.gathered)
+        memory.free("all-gather buffer")
+        if not following.stays:
+            memory.alloc("prefetched unit", following.gathered)
+
+    def post_backward(self, memory: Timeline, unit: FsdpUnit) -> None:
+        memory.free("gathered layers" if unit.stays else "gathered layer", unit.gathered)
+        if unit.micro_batch != "last":
+            self.accumulate(memory, unit)
+            return
+        memory.free("reduce-scatter input")  # that of the layer before
+        accumulated = memory.held.get(ACCUMULATED, 0)
+        if accumulated:
+            memory.free("layer gradients")  # added to those that waited
+        memory.alloc("reduce-scatter input", unit.reduce_input)
+        if accumulated and self.reduce_itemsize != unit.itemsize:
+            memory.free(ACCUMULATED, unit.accumulated)
+        memory.free("layer gradients")
+        memory.alloc("reduce-scatter output", unit.reduce_output)
+        memory.free("reduce-scatter output")
+        if accumulated and self.reduce_itemsize == unit.itemsize:
+            memory.free(ACCUMULATED, unit.accumulated)
+        memory.alloc("gradients", unit.kept_gradients)
+
+    def accumulate(self, memory: Timeline, unit: FsdpUnit) -> None:
+        """Without a reduction a layer's gradients wait whole, in the dtype of the reduction."""
+        if unit.micro_batch == "first":
+            memory.alloc(ACCUMULATED, unit.accumulated)
+        memory.free("layer gradients")
+
+    def pre_embedding_backward(self, memory: Timeline, step: Step) -> None:
+        model = step.training.model
+        if not step.first.stays:
+            memory.move("prefetched unit", to="gathered root")
+        if self.unsynced(step.training) and step.training.micro_batch == "last":
+            memory.free(ACCUMULATED, memory.held[ACCUMULATED] - step.first.accumulated)
+        made = memory.held.get("head gradient", 0)
+        memory.move("head gradient", to="root gradients")
+        if model.tied:
+            memory.alloc("root gradients", step.first.gradients - made)
+        elif not self.accumulates_in_place(step.training):
+            memory.alloc("root gradients", step.first.gradients - made - step.embedding_gradient)
+
+    def end_backward(self, memory: Timeline, step: Step) -> None:
+        held, embedding = memory.held, 0 if step.training.model.tied else step.embedding_gradient
+        memory.free("gathered root")
+        memory.free("reduce-scatter input")
+        if step.training.micro_batch != "last":
+            memory.free("root gradients", held["root gradients"] - step.embedding_gradient)
+            self.accumulate(memory, step.first)
+            memory.free("root gradients")
+            return
+        left = embedding if self.unsynced(step.training) else step.first.gradients
+        memory.free("root gradients", held["root gradients"] - left)
+        memory.alloc("reduce-scatter input", step.first.reduce_input)
+        memory.free("root gradients", left - embedding)
+        memory.free(ACCUMULATED)
+        memory.alloc("reduce-scatter output", step.first.reduce_output)

@@ -1,0 +1,83 @@
+"""Pieces of tensors: how many elements and bytes one rank has where a tensor is cut, packed or whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from calc.memory.training import packed
+from calc.models import Model, Tensor
+from calc.units import DTYPE_BYTES, ceil_div, nf4_bytes
+
+#: What a rank hands its optimizer: a shape, its kind, and how many alike.
+Piece = tuple[tuple[int, ...], str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStates:
+    """Bytes that the largest rank keeps between steps, by line."""
+
+    weights: int
+    master: int
+    gradients: int
+    optimizer: int
+
+    @property
+    def total(self) -> int:
+        """Sum of the four lines, in bytes."""
+        return self.weights + self.master + self.gradients + self.optimizer
+
+
+def numel_of(tensors: Iterable[Tensor]) -> int:
+    """Elements of all the tensors."""
+    return sum(t.count * t.numel for t in tensors)
+
+
+def trainable(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """Those that get a gradient."""
+    return tuple(t for t in tensors if t.trainable)
+
+
+def scales(tensors: Iterable[Tensor], base_dtype: str) -> int:
+    """Bytes of an NF4 base beside its packed elements: on the GPU of every rank, whatever is divided or offloaded.
+
+    Source: `QuantState` of bitsandbytes, which is no part of the parameter that FSDP divides.
+    """
+    double = base_dtype == "nf4-double"
+    small = (t for t in tensors if packed(t, base_dtype))
+    return sum(t.count * (nf4_bytes(t.numel, double_quantised=double) - ceil_div(t.numel, 2)) for t in small)
+
+
+def stored(frozen: Iterable[Tensor], base_dtype: str) -> tuple[Tensor, ...]:
+    """The frozen tensors as they are stored: four elements of NF4 are one of `bnb_4bit_quant_storage` bf16."""
+    if base_dtype in DTYPE_BYTES:
+        return tuple(frozen)
+    return tuple(replace(t, shape=(ceil_div(t.numel, 4), 1)) if packed(t, base_dtype) else t for t in frozen)
+
+
+def flat(tensors: Iterable[Tensor], ranks: int) -> int:
+    """Elements of one rank's partition of a flat buffer, which is padded to a multiple of 2N.
+
+    >>> flat([Tensor(name="w", shape=(10, 5))], 4)
+    14
+    """
+    return 2 * ceil_div(numel_of(tensors), 2 * ranks)
+
+
+def spans(tensors: Iterable[Tensor], align: int = 1) -> Iterator[tuple[int, int, str]]:
+    """First element, last and kind of each tensor in one flat buffer, each begun on a multiple of `align`."""
+    end = 0
+    for tensor in tensors:
+        for _ in range(tensor.count):
+            start = ceil_div(end, align) * align
+            end = start + tensor.numel
+            yield start, end, tensor.kind
+
+
+def in_order(model: Model) -> Iterator[Tensor]:
+    """Every tensor where it stands in the model, layer by layer."""
+    yield from model.first
+    # The layers' own numbers: those of a pipeline stage begin where the stage before ended.
+    for _, block in sorted(((layer, b) for b in model.blocks for layer in b.layers), key=lambda pair: pair[0]):
+        yield from block.tensors
+    yield from model.last
