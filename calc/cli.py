@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from calc import communication, configs, gpus, models, oom
-from calc.estimate import CHOICES, SETTINGS, Estimate, Phase, Run, estimate
+from calc.curve import FIRST_INSTANT, curve, timeline
+from calc.estimate import Estimate, Phase, estimate
 from calc.fit import Row, fit, largest, verdict
-from calc.sharding import STRATEGIES
-from calc.states import OPTIMIZERS, RECIPES
+from calc.job import CHOICES, DEFAULTS, SETTINGS, Job
+from calc.optimizers import OPTIMIZERS
+from calc.precision import RECIPES
+from calc.stacks import STRATEGIES
 from calc.tables.plain import plain
 from calc.units import UNITS, InputError, named, unknown
 from calc.units import text as written
@@ -79,6 +82,8 @@ def parser() -> argparse.ArgumentParser:
     single = of_a_run("estimate", "What a run costs per GPU, line by line.")
     single.add_argument("--gpu", metavar="G", help="a card: adds the verdict")
     single.add_argument("--gate", choices=("fits", "tight"), help="exit status 1 where the verdict is worse")
+    told = "add the memory curve of the step: every allocation, and where it is highest"
+    single.add_argument("--timeline", action="store_true", help=told)
     config_file: dict[str, Any] = {
         "metavar": "F",
         "help": "read the run from a DeepSpeed JSON or Accelerate YAML (all but fit)",
@@ -132,7 +137,7 @@ def _run_options(sub: argparse.ArgumentParser) -> None:
         sub.add_argument(f"--{name}", type=_int, metavar="N", default=1, help=told)
     sub.add_argument("--shard-size", type=_int, metavar="N", default=0, help="hsdp: GPUs that shard; 0: 8")
     _lora_options(sub)
-    defaults = {field.name: field.default for field in fields(Run)}
+    defaults = DEFAULTS
     for name, allowed in CHOICES.items():
         sub.add_argument(f"--{name.replace('_', '-')}", default=defaults[name], help=", ".join(allowed))
     for name, owner in SETTINGS.items():
@@ -147,9 +152,9 @@ def _lora_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--lora-targets", default="all-linear", help="all-linear or names, comma between")
 
 
-def _run(args: argparse.Namespace) -> Run:
+def _run(args: argparse.Namespace) -> Job:
     """The run that the arguments name; `--gpus` is free for `fit` where the climb decides."""
-    given = {field.name: getattr(args, field.name) for field in fields(Run) if hasattr(args, field.name)}
+    given = {name: getattr(args, name) for name in DEFAULTS if hasattr(args, name)}
     count = args.gpus
     if count is None:
         count = args.tp * args.pp * args.cp * args.ep * (2 if args.strategy == "ddp" else 1)
@@ -158,7 +163,7 @@ def _run(args: argparse.Namespace) -> Run:
     model = models.load(args.model)
     if getattr(args, "config_file", None):
         given = configs.read(args.config_file, count, model).over(given)
-    return Run(**{**given, "model": model, "world_size": count})
+    return Job.of(**{**given, "model": model, "world_size": count})
 
 
 def _counts(model: models.Model) -> dict[str, object]:
@@ -167,7 +172,7 @@ def _counts(model: models.Model) -> dict[str, object]:
 
 
 def _params(args: argparse.Namespace) -> Json:
-    model = Run(model=models.load(args.model), lora_rank=args.lora_rank, lora_targets=args.lora_targets).trained
+    model = Job.of(model=models.load(args.model), lora_rank=args.lora_rank, lora_targets=args.lora_targets).trained
     return {
         "name": model.name,
         "model_type": model.model_type,
@@ -178,22 +183,23 @@ def _params(args: argparse.Namespace) -> Json:
 
 
 def _found(args: argparse.Namespace) -> Estimate:
-    run = _run(args)
-    notes = configs.read(args.config_file, args.gpus, run.model).notes if args.config_file else ()
-    found = estimate(run)
+    job = _run(args)
+    notes = configs.read(args.config_file, args.gpus, job.model).notes if args.config_file else ()
+    found = estimate(job)
     return replace(found, assumptions=(*found.assumptions, *notes))
 
 
 def _estimate(args: argparse.Namespace) -> Json:
     found, gpu = _found(args), args.gpu and gpus.get(args.gpu)
+    answer = estimate_json(found) | (timeline_json(found) if args.timeline else {})
     if not gpu:
         if args.gate:
             raise InputError("--gate needs --gpu, the card to be judged")
-        return estimate_json(found)
+        return answer
     said = verdict(found, gpu)
     if args.gate and said is None:
         raise InputError(f"no verdict on {found.model.name} and {gpu.name}: its peak or visible memory is not known")
-    return {**estimate_json(found), "gpu": gpu.name, "visible_bytes": gpu.visible_bytes, "verdict": said}
+    return {**answer, "gpu": gpu.name, "visible_bytes": gpu.visible_bytes, "verdict": said}
 
 
 def _gate(least: str, answer: Any) -> int:
@@ -211,23 +217,23 @@ def _gate(least: str, answer: Any) -> int:
 
 
 def _config(args: argparse.Namespace) -> Json:
-    form, run = named("format", args.format, configs.FORMATS), _run(args)
+    form, job = named("format", args.format, configs.FORMATS), _run(args)
     if not args.recipe:
-        run = configs.natural(run, form)
-    file = configs.write(run, args.format, auto=args.auto)
+        job = configs.natural(job, form)
+    file = configs.write(job, args.format, auto=args.auto)
     beside = [*file.head, *file.foot] if file.language == "json" else []
-    return {"format": args.format, "file": file.name, "run": _settings(file.run), "text": file.text, "beside": beside}
+    return {"format": args.format, "file": file.name, "run": _settings(file.job), "text": file.text, "beside": beside}
 
 
-def _settings(run: Run) -> dict[str, object]:
-    return {field.name: getattr(run, field.name) for field in fields(run) if field.name != "model"}
+def _settings(job: Job) -> dict[str, object]:
+    return job.settings
 
 
 def estimate_json(found: Estimate) -> dict[str, object]:
     """The contract's JSON value of an estimate: all bytes integers, per GPU (largest rank)."""
     return {
         "model": _counts(found.model),
-        "run": _settings(found.run),
+        "run": _settings(found.job),
         "states": asdict(found.states),
         "states_bytes": found.states.total,
         "one_line": asdict(found.one_line),
@@ -240,26 +246,55 @@ def estimate_json(found: Estimate) -> dict[str, object]:
     }
 
 
+def timeline_json(found: Estimate) -> dict[str, object]:
+    """Every allocation of the largest rank's step, and the worst moment of each layer and of what is between them.
+
+    Both are None where the operations of a layer are not known.
+    """
+    memory = timeline(found.job)
+    if memory is None:
+        return {"timeline": None, "curve": None}
+    events = [
+        {"phase": _phase_of(event.instant), **event._asdict(), "instant": event.instant or FIRST_INSTANT}
+        for event in memory.events
+    ]
+    moments = [
+        {
+            "phase": _phase_of(moment.instant),
+            "instant": moment.instant,
+            "layer": moment.layer,
+            "bytes": moment.bytes,
+            "lines": [asdict(line) for line in moment.lines],
+        }
+        for moment in curve(memory)
+    ]
+    return {"timeline": events, "curve": moments}
+
+
+def _phase_of(instant: str) -> str:
+    return "step" if instant == "step" else "forward+backward"
+
+
 def _phase(phase: Phase) -> dict[str, object]:
     return {"bytes": phase.bytes, "instant": phase.instant, "lines": [asdict(line) for line in phase.lines]}
 
 
 def _fit(args: argparse.Namespace) -> Json:
-    run, offered = _run(args), [gpu for gpu in gpus.known().values() if gpu.counts()]
-    if args.gpus is not None and run.strategy not in ("single", "ddp"):
-        raise InputError(f"fit finds the number of GPUs for strategy {run.strategy!r}; --gpus goes with --strategy ddp")
+    job, offered = _run(args), [gpu for gpu in gpus.known().values() if gpu.counts()]
+    if args.gpus is not None and job.strategy not in ("single", "ddp"):
+        raise InputError(f"fit finds the number of GPUs for strategy {job.strategy!r}; --gpus goes with --strategy ddp")
     vendors = {gpu.vendor.lower(): gpu.vendor for gpu in offered}
     if args.vendor and args.vendor.lower() not in vendors:
         raise unknown("vendor", args.vendor, vendors.values())
     chosen = [gpus.get(name) for name in args.gpu or ()] or offered
     chosen = [gpu for gpu in chosen if not args.vendor or gpu.vendor.lower() == args.vendor.lower()]
-    rows = [_row(run, row, args.largest) for row in fit(run, chosen, args.max_gpus)]
-    return {"rows": rows, "assumptions": list(estimate(run).assumptions)}
+    rows = [_row(job, row, args.largest) for row in fit(job, chosen, args.max_gpus)]
+    return {"rows": rows, "assumptions": list(estimate(job).assumptions)}
 
 
-def _row(run: Run, row: Row, asked: bool) -> dict[str, object]:
+def _row(job: Job, row: Row, asked: bool) -> dict[str, object]:
     """One card's answer, and where it is asked for the largest sequence and micro-batch that still fit."""
-    peak, there = row.found and row.found.peak, row.num_gpus and replace(run, world_size=row.num_gpus)
+    peak, there = row.found and row.found.peak, row.num_gpus and job.but(world_size=row.num_gpus)
     names = ("seq_len", "micro_batch") if asked else ()
     return {
         "gpu": row.gpu.name,
@@ -280,12 +315,12 @@ def _row(run: Run, row: Row, asked: bool) -> dict[str, object]:
 
 
 def _communication(args: argparse.Namespace) -> Json:
-    run, gpu = _run(args), gpus.get(args.gpu)
-    found = communication.collectives(run)
-    waits = communication.waits(run, found, gpu, mfu_percent=args.mfu)
+    job, gpu = _run(args), gpus.get(args.gpu)
+    found = communication.collectives(job)
+    waits = communication.waits(job, found, gpu, mfu_percent=args.mfu)
     return {
-        "model": run.model.name,
-        "run": _settings(run),
+        "model": job.model.name,
+        "run": _settings(job),
         "gpu": gpu.name,
         "collectives": [
             {"collective": c.name, "what": c.what, "ranks": c.ranks, "times": c.times, "bytes": c.num_bytes}

@@ -7,15 +7,20 @@ That the 95 % are of the label, not of what a process sees, is our reading of it
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from math import lcm
 
-from calc.activations import unsupported
-from calc.estimate import SIZES, Estimate, Run, estimate, one_line
+from calc.estimate import Estimate, Rank, band, estimate, plan_of
+from calc.formula import one_line
 from calc.gpus import Gpu, known
-from calc.units import InputError
+from calc.job import SIZES, Job
+from calc.memory.envelope import Envelope, Totals, envelope
+from calc.memory.train_step import train_step
+from calc.models.families import attention_of, unsupported
+from calc.units import InputError, ceil_div
 
 #: Text B: "fits within 95 %".
 SHARE_PERCENT = 95
@@ -38,8 +43,8 @@ def verdict(found: Estimate, gpu: Gpu) -> Verdict | None:
 
     >>> from calc.gpus import get
     >>> from calc.models import load
-    >>> run = Run(model=load("llama-3.3-70b"), world_size=8, strategy="fsdp2")
-    >>> str(verdict(estimate(run), get("h100-sxm5-80gb"))), str(verdict(estimate(run), get("b200-sxm")))
+    >>> job = Job.of(model=load("llama-3.3-70b"), world_size=8, strategy="fsdp2")
+    >>> str(verdict(estimate(job), get("h100-sxm5-80gb"))), str(verdict(estimate(job), get("b200-sxm")))
     ('does not fit', 'fits')
     """
     if not found.peak or gpu.visible_bytes is None:
@@ -91,36 +96,36 @@ def label_limit(gpu: Gpu) -> int:
     return gpu.label_bytes * SHARE_PERCENT // 100
 
 
-def climb(run: Run, gpu: Gpu, most: int = BEYOND[-1]) -> Row:
-    """The first GPU count of this card, up to `most`, on which `run` fits, by its peak and by the one-line total.
+def climb(job: Job, gpu: Gpu, most: int = BEYOND[-1]) -> Row:
+    """The first GPU count of this card, up to `most`, on which `job` fits, by its peak and by the one-line total.
 
     `single` is tried on one GPU and `ddp` on the run's own count, since neither divides anything;
-    the ZeRO stages and FSDP climb `Gpu.counts`, and by peak those beyond, as far as the degrees of `run` divide
+    the ZeRO stages and FSDP climb `Gpu.counts`, and by peak those beyond, as far as the degrees of `job` divide
     them. A card without counts (announced, TPU) has none.
 
     >>> from calc.gpus import get
     >>> from calc.models import load
-    >>> row = climb(Run(model=load("llama-3.3-70b"), world_size=8), get("b200-sxm"))
+    >>> row = climb(Job.of(model=load("llama-3.3-70b"), world_size=8), get("b200-sxm"))
     >>> row.num_gpus_one_line, row.num_gpus
     (8, 8)
     """
-    step = run.tp * run.pp * lcm(run.cp, run.ep, run.shard_size or 1)
+    step = job.tp * job.pp * lcm(job.cp, job.ep, job.stack.shard_size or 1)
     counts = tuple(count for count in gpu.counts() if count % step == 0 and count <= most)
     beyond = tuple(n for n in BEYOND if counts and gpu.topology != "single-node" and n % step == 0 and n <= most)
     note = "" if gpu.vendor == "NVIDIA" else f"{gpu.vendor}: the band is that of NVIDIA's context and NCCL"
-    if run.strategy in ("single", "ddp"):
-        too_many = gpu.topology == "single-node" and run.world_size > (gpu.node_gpus or 0)
-        counts, beyond = () if too_many or not gpu.counts() else (run.world_size,), ()
+    if job.strategy in ("single", "ddp"):
+        too_many = gpu.topology == "single-node" and job.world_size > (gpu.node_gpus or 0)
+        counts, beyond = () if too_many or not gpu.counts() else (job.world_size,), ()
         note = f"one node holds {gpu.node_gpus}" if too_many else note
-        if run.strategy == "ddp" and counts:
+        if job.strategy == "ddp" and counts:
             note = "; ".join(filter(None, ("more GPUs under DDP add throughput, not capacity", note)))
     limit, need, tried, first = label_limit(gpu), 0, 0, None
     for tried in counts:
-        need = one_line(replace(run, world_size=tried)).total or 0
+        need = one_line(job.but(world_size=tried)).total or 0
         if need <= limit:
             first = tried
             break
-    num_gpus, found, near_miss = _climb_peak(run, gpu, (*counts, *beyond))
+    num_gpus, found, near_miss = _climb_peak(job, gpu, (*counts, *beyond))
     worst = found.phases[found.peak.phase].lines if found and found.peak and found.phases else ()
     line = max(worst, key=lambda line: line.bytes).line if worst else None
     return Row(
@@ -138,13 +143,13 @@ def climb(run: Run, gpu: Gpu, most: int = BEYOND[-1]) -> Row:
     )
 
 
-def _climb_peak(run: Run, gpu: Gpu, counts: Iterable[int]) -> tuple[int | None, Estimate | None, Try | None]:
+def _climb_peak(job: Job, gpu: Gpu, counts: Iterable[int]) -> tuple[int | None, Estimate | None, Try | None]:
     """The first count that fits, the estimate there (or of the last count), and the count before."""
     found, near_miss = None, None
-    if unsupported(run.model) or gpu.visible_bytes is None:
+    if unsupported(job.model) or gpu.visible_bytes is None:
         return None, None, None
     for count in counts:
-        found = estimate(replace(run, world_size=count))
+        found = estimate(job.but(world_size=count))
         said = verdict(found, gpu)
         if said == Verdict.FITS:
             return count, found, near_miss
@@ -153,35 +158,84 @@ def _climb_peak(run: Run, gpu: Gpu, counts: Iterable[int]) -> tuple[int | None, 
     return None, found, near_miss
 
 
-def largest(run: Run, gpu: Gpu, field: str) -> int:
-    """The largest `seq_len` or `micro_batch` with which `run` still fits `gpu`, 0 where none does.
+def largest(job: Job, gpu: Gpu, field: str) -> int:
+    """The largest `seq_len` or `micro_batch` with which `job` still fits `gpu`, 0 where none does.
+
+    Read from the envelope of the peak; sequences above a sliding window, or of eager attention, are estimated.
 
     >>> from calc.gpus import get
     >>> from calc.models import load
-    >>> largest(Run(model=load("llama-3.1-8b"), world_size=8, strategy="fsdp2"), get("h100-sxm5-80gb"), "micro_batch")
+    >>> job = Job.of(model=load("llama-3.1-8b"), world_size=8, strategy="fsdp2")
+    >>> largest(job, get("h100-sxm5-80gb"), "micro_batch")
     17
     """
+    found = peaks(job, field)
+    if found is None or gpu.visible_bytes is None:
+        return 0
+    visible, (peak, most), parts = gpu.visible_bytes, found, job.cp if field == "seq_len" else 1
 
     def fits(value: int) -> bool:
-        return value <= SIZES[field][1] and verdict(estimate(replace(run, **{field: value})), gpu) == Verdict.FITS  # type: ignore[arg-type]
+        if value > SIZES[field][1]:
+            return False
+        own = ceil_div(value, parts)
+        if own <= most:
+            return band(job, peak(own))[1] <= visible
+        changed = replace(job, seq_len=value)
+        return verdict(estimate(changed), gpu) == Verdict.FITS
 
     step = 1
     while fits(2 * step):
         step *= 2
-    found = step if fits(step) else 0
-    while found and step > 1:  # found fits, found + 2·step does not
+    reached = step if fits(step) else 0
+    while reached and step > 1:  # reached fits, reached + 2·step does not
         step //= 2
-        found += step if fits(found + step) else 0
-    return found
+        reached += step if fits(reached + step) else 0
+    return reached
 
 
-def fit(run: Run, gpus: Iterable[Gpu] = (), most: int = BEYOND[-1]) -> tuple[Row, ...]:
+@lru_cache(maxsize=512)
+def peaks(job: Job, field: str) -> tuple[Envelope, int] | None:
+    """The peak in bytes by `seq_len` (of one rank) or `micro_batch`, and the value up to which it holds.
+
+    None where the operations of a layer are not known. Attention that is quadratic in the sequence holds up to 0.
+    """
+    sequence = field == "seq_len"
+    most = affine_until(job) if sequence else SIZES[field][1]
+    plan = plan_of(replace(job, seq_len=1) if sequence else job)
+    ranks = [rank for rank in plan.ranks if rank.load and rank.save]
+    if not ranks:
+        return None
+    seq_len = ceil_div(job.seq_len, job.cp)
+
+    def played(rank: Rank) -> Callable[[int], Totals]:
+        def at(value: int) -> Totals:
+            memory = Totals()
+            length, count = (value, job.micro_batch) if sequence else (seq_len, value)
+            train_step(memory, job.stack, rank.steps, length, count)
+            return memory
+
+        return at
+
+    constant = [phase.bytes for rank in ranks for phase in (rank.load, rank.save) if phase]
+    return envelope(map(played, ranks), constant), most
+
+
+def affine_until(job: Job) -> int:
+    """The longest sequence of one rank up to which no operation is quadratic in it: a sliding window, or any."""
+    if attention_of(job.model, job.attention) == "eager":
+        return 0
+    slides = any(block.attention == "sliding" for block in job.model.blocks)
+    window = job.model.config.get("sliding_window") if slides else None
+    return window if isinstance(window, int) and window else SIZES["seq_len"][1]
+
+
+def fit(job: Job, gpus: Iterable[Gpu] = (), most: int = BEYOND[-1]) -> tuple[Row, ...]:
     """The climb for each of `gpus`, by default every known GPU that can be bought, up to `most` of them.
 
     A bare count has no activations and cannot be fitted by the one-line total: `InputError`.
     """
-    if not run.model.has_architecture:
-        why = f"needs a model with an architecture, not the bare count {run.model.name!r}"
+    if not job.model.has_architecture:
+        why = f"needs a model with an architecture, not the bare count {job.model.name!r}"
         raise InputError(f"fit {why}: give a known name or a config.json")
     chosen = tuple(gpus) or tuple(gpu for gpu in known().values() if gpu.counts())
-    return tuple(climb(run, gpu, most) for gpu in chosen)
+    return tuple(climb(job, gpu, most) for gpu in chosen)

@@ -9,8 +9,9 @@ from typing import Any
 
 from calc.models import Model, with_adapters
 from calc.models.parts import part, stages
-from calc.stacks import STACKS, Stack, choose, get_strategy, settings_of
-from calc.states import RECIPES, Recipe, get_optimizer, get_recipe, refuse
+from calc.optimizers import get_optimizer
+from calc.precision import Recipe, get_recipe
+from calc.stacks import STACKS, Stack, choose, get_strategy, recipes_of, refuse, settings_of
 from calc.units import InputError, ceil_div, named, whole
 
 #: What a choice may be, by its field, each word with what it means.
@@ -50,6 +51,8 @@ CHOICES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
     }
 )
+#: GPUs that share one host's memory.
+NODE_GPUS = 8
 _ELEMENTS = 10**12
 #: Whole numbers by field, with their least and largest value.
 SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
@@ -129,7 +132,7 @@ DEGREES: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A training job; `job` makes one from the command line's words, and checks it.
+    """A training job; `of` makes one from the command line's words, and checks it.
 
     `stack` has its ranks and its own settings. With `lora_rank` > 0 the model is frozen in `base_dtype` and only the
     adapters on `lora_targets` train. `tp`, `pp`, `cp` and `ep` are the degrees of tensor, pipeline, context and expert
@@ -156,6 +159,49 @@ class Job:
     pp: int = 1
     cp: int = 1
     ep: int = 1
+
+    @classmethod
+    def of(cls, *, model: Model, **given: Any) -> Job:
+        """The job that the command line's words name, checked.
+
+        An empty `strategy` means `single` on one GPU and `zero3` on more; an empty `recipe` means
+        `fsdp2-mixed` under FSDP and `zero` elsewhere; an empty `reduce_dtype` is fp32 for `fsdp2-mixed` and
+        the gradients' own dtype elsewhere. What `tp` and `pp` leave of `world_size` is data parallel, `ep`
+        and `cp` among it. `shard_size` is the group that HSDP shards over (8 where 0). `CHOICES` lists the
+        words that settings take, `SIZES` the ranges.
+        Raises `InputError`, one line, for anything else and for a pair that does not run.
+
+        >>> from calc.models import load
+        >>> found = Job.of(model=load("llama-3.3-70b"), world_size=8)
+        >>> found.strategy, found.recipe, found.optimizer
+        ('zero3', 'zero', 'adamw')
+        """
+        words = {**DEFAULTS, **given}
+        for name in given:
+            named("setting", name, DEFAULTS)
+        for name, (least, most) in SIZES.items():
+            whole(name, words[name], least, most)
+        replicas = _replicas(model, words)
+        strategy = words["strategy"] or ("single" if replicas == 1 else "zero3")
+        get_strategy(strategy)
+        recipe = words["recipe"] or recipes_of(strategy)[0]
+        chosen = _stack_type(strategy, recipe, words["optimizer"])
+        if words["shard_size"] and not any(field.name == "groups" for field in fields(chosen)):
+            raise InputError(f"shard_size is a setting of strategy 'hsdp', not of {strategy!r}")
+        if chosen.alone and replicas != 1:
+            takes = words["tp"] * words["pp"]
+            raise InputError(f"strategy {strategy!r} takes world_size {takes:,}, not {words['world_size']:,}")
+        size = chosen.spread(replicas, words["shard_size"])
+        if size["ranks"] % words["ep"]:
+            raise InputError(f"ep {words['ep']:,} does not divide the {size['ranks']:,} ranks that share a model")
+        for name, allowed in CHOICES.items():
+            if words[name] or name != "reduce_dtype":
+                named(name, words[name], allowed)
+        if words["base_dtype"] != "bf16" and not words["lora_rank"]:
+            raise InputError(f"base_dtype {words['base_dtype']!r} is for a frozen base: give lora_rank as well")
+        own = {field.name for field in fields(Job)} - {"model", "stack", "recipe"}
+        stack = chosen(**{**size, **_settings(chosen, recipe, words)})
+        return cls(model=model, stack=stack, recipe=recipe, **{name: words[name] for name in own})
 
     @property
     def strategy(self) -> str:
@@ -198,53 +244,18 @@ class Job:
             found[name] = getattr(owner, name, default)
         return found | {"reduce_dtype": reduce_dtype(self.stack, get_recipe(self.recipe))}
 
+    def has(self, name: str) -> bool:
+        """Whether the job's stack has the setting called `name`.
+
+        >>> from calc.models import load
+        >>> Job.of(model=load("8B"), world_size=8).has("no_sync")
+        False
+        """
+        return name in settings_of(type(self.stack))
+
     def but(self, **changes: Any) -> Job:
         """The same job with some settings changed, in the command line's words, and checked again."""
-        return job(**{"model": self.model, **self.settings, **changes})
-
-
-def job(*, model: Model, **given: Any) -> Job:
-    """The job that the command line's words name, checked.
-
-    An empty `strategy` means `single` on one GPU and `zero3` on more; an empty `recipe` means
-    `fsdp2-mixed` under FSDP and `zero` elsewhere; an empty `reduce_dtype` is fp32 for `fsdp2-mixed` and
-    the gradients' own dtype elsewhere. What `tp` and `pp` leave of `world_size` is data parallel, `ep`
-    and `cp` among it. `shard_size` is the group that HSDP shards over (8 where 0). `CHOICES` lists the
-    words that settings take, `SIZES` the ranges.
-    Raises `InputError`, one line, for anything else and for a pair that does not run.
-
-    >>> from calc.models import load
-    >>> found = job(model=load("llama-3.3-70b"), world_size=8)
-    >>> found.strategy, found.recipe, found.optimizer
-    ('zero3', 'zero', 'adamw')
-    """
-    words = {**DEFAULTS, **given}
-    for name in given:
-        named("setting", name, DEFAULTS)
-    for name, (least, most) in SIZES.items():
-        whole(name, words[name], least, most)
-    replicas = _replicas(model, words)
-    strategy = words["strategy"] or ("single" if replicas == 1 else "zero3")
-    get_strategy(strategy)
-    recipe = words["recipe"] or next(name for name in RECIPES if choosable(strategy, name))
-    chosen = _stack_type(strategy, recipe, words["optimizer"])
-    if words["shard_size"] and not any(field.name == "groups" for field in fields(chosen)):
-        raise InputError(f"shard_size is a setting of strategy 'hsdp', not of {strategy!r}")
-    size = chosen.spread(replicas, words["shard_size"])
-    if size["ranks"] % words["ep"]:
-        raise InputError(f"ep {words['ep']:,} does not divide the {size['ranks']:,} ranks that share a model")
-    for name, allowed in CHOICES.items():
-        if words[name] or name != "reduce_dtype":
-            named(name, words[name], allowed)
-    if words["base_dtype"] != "bf16" and not words["lora_rank"]:
-        raise InputError(f"base_dtype {words['base_dtype']!r} is for a frozen base: give lora_rank as well")
-    own = {field.name for field in fields(Job)} - {"model", "stack", "recipe"}
-    stack = chosen(**{**size, **_settings(chosen, recipe, words)})
-    return Job(model=model, stack=stack, recipe=recipe, **{name: words[name] for name in own})
-
-
-def choosable(strategy: str, recipe: str) -> bool:
-    return any(stack.strategy == strategy and recipe in stack.recipes for stack in STACKS)
+        return Job.of(**{"model": self.model, **self.settings, **changes})
 
 
 def _stack_type(strategy: str, recipe: str, optimizer: str) -> type[Stack]:

@@ -7,14 +7,15 @@ is not the tensor but the segment it asked CUDA for: 2 MiB up to 1 MiB, 20 MiB u
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 
-from calc.estimate import Estimate, Run
+from calc.estimate import Estimate, training_of
+from calc.job import Job
 from calc.models import Model
-from calc.sharding import get_strategy, layout_of, pieces
-from calc.states import get_optimizer, get_recipe, state_bytes
+from calc.optimizers import state_bytes
 from calc.units import DTYPE_BYTES, UNITS, InputError, ceil_div, records, text
 
 MIB = UNITS["MiB"]
@@ -22,6 +23,26 @@ MIB = UNITS["MiB"]
 SMALL_BYTES = 20 * MIB
 #: A line within 2 % of the request is called near; so many are named.
 NEAR_PERCENT, MAX_CANDIDATES = 2, 8
+_FEWER_TOKENS = "--checkpointing full, or fewer tokens: --seq-len, --micro-batch"
+_UNITS = "--wrap block+ends; more GPUs do not make it smaller"
+#: What moves a line, by a word of its name; the first that is in it counts.
+LEVERS: Mapping[str, str] = MappingProxyType(
+    {
+        "fp32 gradients": "a smaller sub_group_size under ZeRO-3, or more shards",
+        "logits": "--loss chunked, or fewer tokens: --seq-len, --micro-batch",
+        "activation": _FEWER_TOKENS,
+        "attention scores": "--attention sdpa",
+        "reduce-scatter": "--reduce-dtype bf16, --wrap block+ends",
+        "gathered": _UNITS,
+        "prefetched": _UNITS,
+        "temporaries": "--step fused",
+        "bucket": "a smaller bucket in the config",
+        "optimizer": "more shards, --optimizer adamw8bit, --offload optimizer",
+        "master": "more shards, --offload optimizer",
+        "weight": "more shards under ZeRO-3 or FSDP, --lora-rank with --base-dtype nf4",
+        "gradient": _UNITS,
+    }
+)
 _QUANTITY = r"(\d{1,30}(?:\.\d{1,30})?)\s*(bytes|[KMGT]i?B)"
 
 
@@ -112,17 +133,27 @@ def candidates(message: Message, found: Estimate) -> tuple[Candidate, ...]:
     A report without a request is compared with the phases' sums.
     """
     wanted = message.requested or message.allocated or 0
-    levers = {record["word"]: record["lever"] for record in records("oom-levers")}
     near: dict[tuple[str, int], Candidate] = {}
     for line, phase, amount in (requests if message.requested else _sums)(found) if wanted > SMALL_BYTES else ():
         off, lever = amount - wanted, ""
         exact = abs((segment(amount) if message.requested else amount) - wanted) <= message.precision
         if exact or 100 * abs(off) <= NEAR_PERCENT * wanted:
             if message.requested:
-                lever = levers.get(line) or next(lever for word, lever in levers.items() if word in line)
+                lever = lever_of(line)
             named = Candidate(line=line, phase=phase, bytes=amount, off_by=off, exact=exact, lever=lever)
             near.setdefault((line, amount), named)
     return tuple(sorted(near.values(), key=lambda c: (not c.exact, abs(c.off_by))))[:MAX_CANDIDATES]
+
+
+def lever_of(line: str) -> str:
+    """What makes a line of the ledger, or a tensor that it names, smaller.
+
+    >>> lever_of("fp32 gradients")
+    'a smaller sub_group_size under ZeRO-3, or more shards'
+    """
+    if line == "gradients":
+        return "more shards from ZeRO-2 on, --lora-rank"
+    return next((lever for word, lever in LEVERS.items() if word in line), _FEWER_TOKENS)
 
 
 def _sums(found: Estimate) -> Iterator[tuple[str, str, int]]:
@@ -137,30 +168,30 @@ def requests(found: Estimate) -> Iterator[tuple[str, str, int]]:
     phases = [*(found.phases or {}).items(), *((f"{step}, {instant.instant}", instant) for instant in found.instants)]
     for name, phase in phases:
         yield from ((line.line, name, line.bytes) for line in phase.lines)
-    for _, model in found.run.parts():
-        yield from _tensors(found.run.local, model, step)
+    for _, model in found.job.parts():
+        yield from _tensors(found.job, model, step)
 
 
-def _tensors(run: Run, model: Model, step: str) -> Iterator[tuple[str, str, int]]:
+def _tensors(job: Job, model: Model, step: str) -> Iterator[tuple[str, str, int]]:
     """Single tensors of one rank's slice of the model: states, whole weights and gradients, activations."""
-    recipe, optimizer, strategy = get_recipe(run.held), get_optimizer(run.optimizer), get_strategy(run.strategy)
-    layout, align = layout_of(strategy, recipe, run.world_size)
-    for held in pieces(model, optimizer, layout, run.world_size, align) if optimizer.states else ():
+    training = training_of(job, model)
+    recipe, optimizer, stack = training.recipe, training.optimizer, job.stack
+    for held in stack.handed(training, stack.ranks) if optimizer.states else ():
         for shape, kind, _ in held:
             state = state_bytes(optimizer, shape, recipe.state_dtype, kind=kind) // len(optimizer.states)
             yield f"one optimizer state of a shard {list(shape)}", "step", state
-    full, computes = strategy.stage == 3, 4 if recipe.name == "fp32" else 2
-    loaded = {recipe.itemsize("weights")} if run.load == "gpu" or not full else set()
-    made = computes if full or recipe.name == "deepspeed" else recipe.itemsize("gradients")
+    computes = 4 if recipe.name == "fp32" else 2
+    loaded = {recipe.itemsize("weights")} if job.load == "gpu" or stack.stage < 3 else set()
+    made = stack.made_itemsize(training)
     for tensor in model.tensors:
         for itemsize in loaded | {computes}:
             yield f"whole weight {tensor.name} in {itemsize} bytes", "load or gather", itemsize * tensor.numel
         if tensor.trainable:
             yield f"whole gradient of {tensor.name}", step, made * tensor.numel
-    square = run.seq_len * run.tokens if run.attention == "eager" else 0
+    square = ceil_div(job.seq_len, job.cp) * job.tokens if job.attention == "eager" else 0
     widths = {"hidden states": "hidden_size", "MLP intermediate": "intermediate_size", "logits": "vocab_size"}
     for name, field in {**widths, "attention scores": "num_attention_heads"}.items():
-        count, width = square if name == "attention scores" else run.tokens, model.config.get(field)
+        count, width = square if name == "attention scores" else job.tokens, model.config.get(field)
         for dtype, itemsize in DTYPE_BYTES.items():
             yield f"{name} in {dtype}", step, itemsize * count * (width if isinstance(width, int) else 0)
 

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 
 from calc import models
-from calc.estimate import CHOICES, SETTINGS
 from calc.gpus import known
-from calc.sharding import STRATEGIES
-from calc.states import OPTIMIZERS, RECIPES
+from calc.job import CHOICES, SETTINGS
+from calc.optimizers import OPTIMIZERS
+from calc.precision import RECIPES
+from calc.stacks import STRATEGIES
 from calc.tables.text import short, size
 
 #: The run that the page shows first.
@@ -49,7 +50,7 @@ _LABELS = {
     **{name.replace("_", "-"): name for name in SETTINGS if name != "wrap"},  # as the library spells them
 }
 _EMPTY = {"strategy": "by the number of GPUs", "recipe": "the strategy's own", "reduce-dtype": "the recipe's own"}
-_LEFT_OUT = ("help", "json", "model", "gpu", "gate", "config-file")
+_LEFT_OUT = ("help", "json", "model", "gpu", "gate", "config-file", "timeline")
 
 
 def form(parser: argparse.ArgumentParser) -> str:

@@ -43,6 +43,7 @@ def _signature(title: str, member: object) -> str:
     found = inspect.signature(target)
     # Annotations are text here, which is shown without its quotes.
     arguments = [re.sub(r": '([^']*)'", r": \1", str(argument)) for argument in found.parameters.values()]
+    arguments = [re.sub(r"= <.*>$", "= …", argument) for argument in arguments]  # a function has no text of its own
     keywords = [argument.kind is inspect.Parameter.KEYWORD_ONLY for argument in found.parameters.values()]
     if any(keywords):
         arguments.insert(keywords.index(True), "*")

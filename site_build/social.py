@@ -10,8 +10,8 @@ import struct
 import zlib
 from pathlib import Path
 
-from calc.estimate import Run
 from calc.gpus import get
+from calc.job import Job
 from calc.models import load
 from calc.tables.memory import state_bars
 
@@ -32,10 +32,10 @@ main .fig-legend li { display: flex; align-items: center; gap: 0.4em; }
 
 def body() -> str:
     """What is drawn, as HTML."""
-    runs = [
-        Run(model=load("llama-3.3-70b"), world_size=8, strategy=name) for name in ("ddp", "zero1", "zero2", "zero3")
+    jobs = [
+        Job.of(model=load("llama-3.3-70b"), world_size=8, strategy=name) for name in ("ddp", "zero1", "zero2", "zero3")
     ]
-    figure = state_bars(runs, get("h100-sxm5-80gb"), "Per GPU")
+    figure = state_bars(jobs, get("h100-sxm5-80gb"), "Per GPU")
     return f"<main><h1>What training a model costs in memory</h1><p>70B on eight H100s, per GPU</p>{figure}</main>"
 
 

@@ -18,8 +18,9 @@ from pathlib import Path
 from statistics import median
 
 from calc.cli import calculated
-from calc.estimate import Run, estimate
+from calc.estimate import estimate
 from calc.fit import fit
+from calc.job import Job
 from calc.models import from_config, known, load
 
 ROOT = Path(__file__).parents[1]
@@ -100,7 +101,7 @@ def estimates() -> dict[str, object]:
     llama = load("llama-3.3-70b")
 
     def per_second(size: int, **given: str) -> int:
-        return round(1 / seconds(lambda: estimate(Run(model=llama, world_size=size, **given))))
+        return round(1 / seconds(lambda: estimate(Job.of(model=llama, world_size=size, **given))))
 
     config = next(record["config"] for record in known() if record["name"] == "llama-3.3-70b")
     return {
@@ -112,12 +113,12 @@ def estimates() -> dict[str, object]:
         "seconds_by_layers": {
             number: seconds(
                 lambda config=config | {"num_hidden_layers": number}: estimate(
-                    Run(model=from_config(config, "m"), world_size=8)
+                    Job.of(model=from_config(config, "m"), world_size=8)
                 )
             )
             for number in (80, 800, 8000)
         },
-        "fit_all_cards_seconds": seconds(lambda: fit(Run(model=llama, world_size=1, strategy="zero3")), 3),
+        "fit_all_cards_seconds": seconds(lambda: fit(Job.of(model=llama, world_size=1, strategy="zero3")), 3),
         "calculator_seconds": seconds(lambda: calculated((*QUESTION, "--gpu", "h100-sxm5-80gb"))),
     }
 
@@ -130,7 +131,7 @@ def estimators() -> dict[str, object] | None:
     theirs = json.loads(run("-c", ESTIMATORS, json.dumps(record["config"]), python=ORACLE).splitlines()[-1])
 
     def ours() -> int:
-        return estimate(Run(model=from_config(record["config"], record["id"]), world_size=8)).states.total
+        return estimate(Job.of(model=from_config(record["config"], record["id"]), world_size=8)).states.total
 
     ours_seconds, ours_bytes = seconds(ours), ours()
     return {"ours": {"seconds": ours_seconds, "bytes": ours_bytes}} | {

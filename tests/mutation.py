@@ -1,6 +1,6 @@
 """`make mutation`: plants one small fault after the other in the arithmetic, and expects a test to fail.
 
-    python -m tests.mutation --sample 300 --room sharding
+    python -m tests.mutation --sample 300 --room stacks
 
 Operators, numbers, conditions and the names in comparisons are changed, one at a time; messages and docstrings not.
 Each mutant runs in a fork of its own, so no file is written. `tests/survivors.txt` says of each known survivor
@@ -24,7 +24,11 @@ import hypothesis  # noqa: F401  (imported before the forks, like pytest; nothin
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("states", "sharding", "activations", "estimate", "fit", "communication")
+#: What counts bytes: the parts of which families are made, and the rooms after them.
+ROOMS = tuple(
+    f"models/families/{part}" for part in ("layer", "operations", "mlp", "attention", "latent", "experts", "head")
+)
+ROOMS += ("precision", "optimizers", "memory", "stacks", "job", "formula", "estimate", "fit", "communication")
 CPU_SECONDS = 200
 PAIRS = (
     *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn), (ast.Is, ast.IsNot)),
@@ -33,7 +37,21 @@ PAIRS = (
 SWAPS = {old: new for pair in PAIRS for old, new in (pair, pair[::-1])} | {ast.Div: ast.Mult, ast.Mod: ast.Mult}
 NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 #: Tried first, and then, on what they let live, the tests of what is built on the arithmetic.
-QUICK = ("kept", "states", "sharding", "parallelism", "activations", "estimate", "fit", "communication", "cli", "oom")
+QUICK = (
+    "models",
+    "kept",
+    "states",
+    "optimizers",
+    "timeline",
+    "stacks",
+    "parallelism",
+    "activations",
+    "estimate",
+    "fit",
+    "communication",
+    "cli",
+    "oom",
+)
 SLOW = ("test_audit.py", "test_configs.py", "test_tables.py", "oracle/test_records.py", "test_docs.py")
 
 

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from calc.activations import (
-    block_cost,
-    checkpointed,
-    compute_dtype,
-    head_cost,
-    step_temporaries,
-    unsupported,
-)
-from calc.models import Model, from_config, known, load, with_adapters
+from calc.memory.layers import kept_bytes, recomputed
+from calc.models import Block, Model, from_config, known, load, with_adapters
+from calc.models.families import head_cost, operations, unsupported
+from calc.precision import compute_dtype
 
 LLAMA = load("llama-3.1-8b")
 H, F, KV, HEADS, V = 4096, 14336, 1024, 32, 128256
 
 
 def saved(model: Model, dtype: str = "bf16", attention: str = "sdpa", seq_len: int = 2048, kind: int = -1) -> int:
-    return block_cost(model, model.blocks[kind], dtype, attention, seq_len).saved
+    return sum(op.saved for op in operations(model, model.blocks[kind], dtype, "same", attention, seq_len))
+
+
+def results(model: Model, block: Block, attention: str = "sdpa") -> int:
+    return sum(op.result for op in operations(model, block, "bf16", "same", attention, 2048))
 
 
 def test_a_llama_layer_by_hand() -> None:
@@ -70,22 +69,26 @@ def test_every_known_model_is_computed_or_refused_with_a_reason(record) -> None:
         return
     for block in model.blocks:
         for dtype in ("bf16", "fp32", "autocast"):
-            cost = block_cost(model, block, dtype, "sdpa", 2048)
+            found = operations(model, block, dtype, "same", "sdpa", 2048)
             # The gradients of all the layer's weights are there at the last instant of its backward.
-            assert max(moment.numel for moment in cost.moments) == block.numel
-            assert cost.boundary < cost.results + cost.boundary < cost.saved
-            assert all(0 <= moment.saved <= cost.saved for moment in cost.moments)
+            assert sum(op.numel for op in found) == block.numel
+            assert all(0 <= op.largest_weight_gradient <= op.numel for op in found if op.largest_weight_gradient)
+            stream = (2 if dtype == "bf16" else 4) * int(str(model.config["hidden_size"]))
+            assert stream < stream + sum(op.result for op in found) < sum(op.saved for op in found)
+            assert all(op.saved >= 0 for op in found)
 
 
 def test_checkpointing_keeps_less_the_more_it_recomputes() -> None:
-    cost = block_cost(LLAMA, LLAMA.blocks[0], "bf16", "sdpa", 2048)
-    kept = {how: sum(cost.kept(how, layer) for layer in range(32)) for how in ("full", "selective", "matmuls", "none")}
+    found, kept = operations(LLAMA, LLAMA.blocks[0]), {}
+    for how in ("full", "selective", "matmuls", "none"):
+        again = [recomputed(how, layer) for layer in range(32)]
+        kept[how] = sum(kept_bytes(2 * H, found, again=each, matmuls=how == "matmuls") for each in again)
     assert kept["full"] == 32 * 2 * H
     assert kept["selective"] == 16 * 2 * H + 16 * 200_840
     # Outputs of seven matrix products and of attention, with the layer's input.
     assert kept["matmuls"] == 32 * (2 * H + 2 * (H + 2 * KV) + 2 * H + 4 * HEADS + 2 * H + 4 * F + 2 * H)
     assert kept["none"] == 32 * 200_840
-    assert [checkpointed("selective", layer) for layer in range(4)] == [False, True, False, True]
+    assert [recomputed("selective", layer) for layer in range(4)] == [False, True, False, True]
 
 
 def test_logits_peak_at_twelve_bytes_per_token_and_word() -> None:
@@ -103,7 +106,7 @@ def test_logits_peak_at_twelve_bytes_per_token_and_word() -> None:
 def test_frozen_weights_need_no_input() -> None:
     lora = with_adapters(LLAMA, rank=16)
     block = lora.blocks[0]
-    cost = {how: block_cost(lora, block, "bf16", "sdpa", 2048, how).saved for how in ("same", "cast", "fp32")}
+    cost = {how: sum(op.saved for op in operations(lora, block, "bf16", how)) for how in ("same", "cast", "fp32")}
     # A norm keeps no normalised copy; what a linear layer reads is kept for its adapter, with 2·rank.
     assert cost["same"] == 200_840 - 2 * 2 * H + 7 * 2 * 16
     inputs = 3 * H + H + 2 * H + F  # q, k, v; o; gate, up; down
@@ -111,7 +114,7 @@ def test_frozen_weights_need_no_input() -> None:
     assert cost["cast"] == cost["same"] - once + 2 * inputs
     assert cost["fp32"] == cost["same"] - once + 4 * inputs + 7 * 2 * 16
     only_q = with_adapters(LLAMA, rank=16, targets=("q_proj",))
-    assert block_cost(only_q, only_q.blocks[0], "bf16", "sdpa", 2048).saved < cost["same"]
+    assert saved(only_q) < cost["same"]
 
 
 @pytest.mark.parametrize(
@@ -129,12 +132,8 @@ def test_what_a_recipe_computes_in(recipe: str, base: str, found: tuple[str, str
     assert compute_dtype(recipe, base) == found
 
 
-def test_step_temporaries() -> None:
-    assert [step_temporaries(step, 2, 100, 7) for step in ("fused", "foreach", "for-loop")] == [0, 200, 28]
-
-
 def test_which_layers_are_recomputed() -> None:
-    found = {how: [checkpointed(how, layer) for layer in range(3)] for how in ("full", "matmuls", "selective", "none")}
+    found = {how: [recomputed(how, layer) for layer in range(3)] for how in ("full", "matmuls", "selective", "none")}
     assert found == {
         "full": [True, True, True],
         "matmuls": [True, True, True],
@@ -148,8 +147,8 @@ def test_what_selective_recomputation_keeps_of_latent_attention_and_of_eager() -
     dense = next(block for block in deepseek.blocks if block.mlp != "moe")
     down, q_b, kv_b, out = 1536 + 512 + 64, 128 * (128 + 64), 128 * (128 + 128), 128 * 128
     matrices = down + q_b + kv_b + 7168 + 2 * 18432 + 7168
-    assert block_cost(deepseek, dense, "bf16", "sdpa", 2048).results == 2 * matrices + 2 * out + 4 * 128
-    found = {how: block_cost(LLAMA, LLAMA.blocks[0], "bf16", how, 2048).results for how in ("sdpa", "eager")}
+    assert results(deepseek, dense) == 2 * matrices + 2 * out + 4 * 128
+    found = {how: results(LLAMA, LLAMA.blocks[0], how) for how in ("sdpa", "eager")}
     assert found["sdpa"] - found["eager"] == 4 * 32  # the fused kernel's number for each head
 
 

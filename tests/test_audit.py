@@ -14,8 +14,9 @@ from calc import cli
 from calc.audit import claims as audit
 from calc.audit.claims import Claim, Source, Way, claims, judge, judgements, text_b_forms
 from calc.audit.ledgers import ledgers
-from calc.sharding import STRATEGIES
-from calc.states import OPTIMIZERS, RECIPES
+from calc.optimizers import OPTIMIZERS
+from calc.precision import RECIPES
+from calc.stacks import STRATEGIES
 from calc.tables import evidence
 from calc.units import UNITS, InputError, decimal, records
 

@@ -11,8 +11,9 @@ import html5lib
 import pytest
 
 from calc import cli, gpus
-from calc.estimate import CHOICES, SETTINGS, Run, estimate
+from calc.estimate import estimate
 from calc.fit import verdict
+from calc.job import CHOICES, SETTINGS, Job
 from calc.models import load
 from calc.tables.calculator import calculator, options, query
 from site_build.browser import PARTS, PYODIDE, pack
@@ -22,13 +23,13 @@ ROOT = Path(__file__).parents[1]
 H100 = gpus.get("h100-sxm5-80gb")
 LLAMA = load("llama-3.1-8b")
 RUNS = (
-    Run(model=LLAMA),
-    Run(model=LLAMA, world_size=8),
-    Run(model=LLAMA, world_size=16, strategy="fsdp2", wrap="block+ends", no_sync=True, accumulation=4),
-    Run(model=LLAMA, world_size=8, strategy="fsdp1", recipe="pure-bf16", optimizer="adamw8bit", seq_len=8191),
-    Run(model=LLAMA, world_size=8, strategy="zero2", offload="optimizer", checkpointing="none", micro_batch=3),
-    Run(model=LLAMA, world_size=4, strategy="ddp", lora_rank=8, lora_targets="q_proj,v_proj", base_dtype="nf4"),
-    Run(model=load("70B"), world_size=8),
+    Job.of(model=LLAMA),
+    Job.of(model=LLAMA, world_size=8),
+    Job.of(model=LLAMA, world_size=16, strategy="fsdp2", wrap="block+ends", no_sync=True, accumulation=4),
+    Job.of(model=LLAMA, world_size=8, strategy="fsdp1", recipe="pure-bf16", optimizer="adamw8bit", seq_len=8191),
+    Job.of(model=LLAMA, world_size=8, strategy="zero2", offload="optimizer", checkpointing="none", micro_batch=3),
+    Job.of(model=LLAMA, world_size=4, strategy="ddp", lora_rank=8, lora_targets="q_proj,v_proj", base_dtype="nf4"),
+    Job.of(model=load("70B"), world_size=8),
 )
 
 
@@ -41,12 +42,12 @@ def tables(html: str) -> list[list[list[str]]]:
     ]
 
 
-def run_of(argv: list[str]) -> Run:
+def run_of(argv: list[str]) -> Job:
     return cli._run(cli.parser().parse_args(["estimate", *argv]))
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: " ".join(options(run).values()))
-def test_the_link_and_the_command_of_a_run_mean_that_run(run: Run) -> None:
+def test_the_link_and_the_command_of_a_run_mean_that_run(run: Job) -> None:
     given = [f"--{name}={value}" for name, value in options(run).items()]
     assert run_of([run.model.name, *given]) == run
     words = dict(parse_qsl(query(run, H100).removeprefix("?")))
@@ -58,7 +59,7 @@ def test_the_link_and_the_command_of_a_run_mean_that_run(run: Run) -> None:
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: " ".join(options(run).values()))
-def test_the_ledger_adds_up_to_the_estimate(run: Run) -> None:
+def test_the_ledger_adds_up_to_the_estimate(run: Job) -> None:
     found = estimate(run)
     ledger = tables(calculator(found, H100))[0]
     exact = [row[-2].replace(",", "") for row in ledger[1:]]
@@ -67,7 +68,7 @@ def test_the_ledger_adds_up_to_the_estimate(run: Run) -> None:
 
 
 def test_each_alternative_says_what_its_own_page_says() -> None:
-    found = estimate(Run(model=load("llama-3.3-70b"), world_size=8, micro_batch=2, checkpointing="none"))
+    found = estimate(Job.of(model=load("llama-3.3-70b"), world_size=8, micro_batch=2, checkpointing="none"))
     page = calculator(found, H100)
     links = re.findall(r'<a class="calc-run" href="\?([^"]*)">', page)
     rows = tables(page)[1][1:]
@@ -113,7 +114,7 @@ def test_the_form_has_a_field_for_every_option_and_its_words() -> None:
     offered = {
         action.option_strings[0].removeprefix("--")
         for action in cli.parser()._subparsers._group_actions[0].choices["estimate"]._actions
-        if action.option_strings and action.dest not in ("help", "json", "gate")
+        if action.option_strings and action.dest not in ("help", "json", "gate", "timeline")
     }
     assert fields.keys() == offered | {"model", "config"}
     for name in CHOICES.keys() - {"reduce_dtype"}:

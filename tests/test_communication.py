@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -11,8 +10,8 @@ from hypothesis import strategies as st
 
 from calc.cli import answer
 from calc.communication import Collective, collectives, flops_per_token, waits
-from calc.estimate import Run
 from calc.gpus import get
+from calc.job import Job
 from calc.models import load
 from calc.tables import communication
 from calc.units import InputError
@@ -24,7 +23,7 @@ H100 = get("h100-sxm5-80gb")
 
 
 def moved(strategy: str, world_size: int = 8, **settings: object) -> int:
-    run = Run(model=LLAMA, world_size=world_size, strategy=strategy, **settings)  # type: ignore[arg-type]
+    run = Job.of(model=LLAMA, world_size=world_size, strategy=strategy, **settings)  # type: ignore[arg-type]
     return sum(found.num_bytes for found in collectives(run))
 
 
@@ -66,7 +65,7 @@ def test_70b_on_eight_gpus(found: int, num_bytes: int, gb: float) -> None:
     ],
 )
 def test_what_is_sent(strategy: str, settings: dict[str, object], names: list[str]) -> None:
-    run = Run(model=LLAMA, world_size=8, strategy=strategy, **settings)  # type: ignore[arg-type]
+    run = Job.of(model=LLAMA, world_size=8, strategy=strategy, **settings)  # type: ignore[arg-type]
     assert [f"{found.name} {found.what}" for found in collectives(run)] == names
 
 
@@ -78,13 +77,13 @@ def test_experts_of_their_own_ranks_are_not_counted() -> None:
 def test_published_10b_moves_60_gb_under_zero3_and_40_under_ddp() -> None:
     """ml-engineering, model parallelism: it leaves (N−1)/N out."""
     for strategy, gb in (("zero3", 60), ("ddp", 40), ("zero1", 40)):
-        run = Run(model=load("10B"), world_size=16, strategy=strategy)
+        run = Job.of(model=load("10B"), world_size=16, strategy=strategy)
         assert sum(found.num_bytes for found in collectives(run)) * 16 == gb * 10**9 * 15
 
 
 def test_published_seconds_of_zero3_between_nodes() -> None:
     """DeepSpeed issue 2928: a node moves about six bytes per parameter; 10 and 100 Gb/s, without (M−1)/M."""
-    run = Run(model=LLAMA, world_size=8 * 1024, strategy="zero3")
+    run = Job.of(model=LLAMA, world_size=8 * 1024, strategy="zero3")
     links = {wait.link: wait for wait in waits(run, collectives(run), H100)}
     whole = Fraction(1024, 1023)
     assert round(links["ethernet-10"].seconds * whole, 1) == Fraction("338.7")
@@ -114,13 +113,13 @@ def test_one_gpu_talks_to_nobody_and_the_volume_grows_towards_its_limit(strategy
 def test_lora_moves_gradients_of_adapters_alone_and_gathers_the_whole_base() -> None:
     adapters = 207_093_760
     assert moved("ddp", lora_rank=16) == 2 * 2 * adapters * 7 // 8
-    gathers = [c for c in collectives(Run(model=LLAMA, world_size=8, lora_rank=16)) if c.name == "all-gather"]
+    gathers = [c for c in collectives(Job.of(model=LLAMA, world_size=8, lora_rank=16)) if c.name == "all-gather"]
     assert [c.num_bytes for c in gathers] == [2 * (PARAMS + adapters) * 7 // 8] * 2
 
 
 @pytest.mark.parametrize("base_dtype", ["nf4", "nf4-double"])
 def test_a_four_bit_base_is_gathered_in_four_bits(base_dtype: str) -> None:
-    run = Run(model=LLAMA, world_size=8, strategy="fsdp2", lora_rank=16, base_dtype=base_dtype)
+    run = Job.of(model=LLAMA, world_size=8, strategy="fsdp2", lora_rank=16, base_dtype=base_dtype)
     norms = 80 * 2 * 8192
     packed, kept = PARAMS - ROOT - norms, ROOT + norms
     assert collectives(run)[0].num_bytes == (packed // 2 + 2 * kept + 2 * 207_093_760) * 7 // 8
@@ -138,38 +137,38 @@ def test_a_node_takes_in_nothing_where_one_node_holds_all_ranks(
 
 @pytest.mark.parametrize("world_size", [8, 16, 64])
 def test_break_even_is_the_first_number_of_tokens_that_hides_the_link(world_size: int) -> None:
-    run = Run(model=LLAMA, world_size=world_size, strategy="fsdp2", accumulation=4)
+    run = Job.of(model=LLAMA, world_size=world_size, strategy="fsdp2", accumulation=4)
     found = collectives(run)
     for wait in waits(run, found, H100):
-        at = {w.link: w for w in waits(replace(run, seq_len=wait.break_even_tokens), found, H100)}[wait.link]
-        before = {w.link: w for w in waits(replace(run, seq_len=wait.break_even_tokens - 1), found, H100)}[wait.link]
+        at = {w.link: w for w in waits(run.but(seq_len=wait.break_even_tokens), found, H100)}[wait.link]
+        before = {w.link: w for w in waits(run.but(seq_len=wait.break_even_tokens - 1), found, H100)}[wait.link]
         assert before.compute_seconds < wait.seconds <= at.compute_seconds
         assert at.overlapped == 1 > before.overlapped > before.serial
 
 
 def test_floating_point_operations_per_token() -> None:
-    run = Run(model=LLAMA, world_size=8)
+    run = Job.of(model=LLAMA, world_size=8)
     assert flops_per_token(run) == 8 * PARAMS
-    assert flops_per_token(replace(run, checkpointing="selective")) == 7 * PARAMS
-    assert flops_per_token(replace(run, checkpointing="none")) == 6 * PARAMS
-    lora = replace(run, lora_rank=16, checkpointing="none")
+    assert flops_per_token(run.but(checkpointing="selective")) == 7 * PARAMS
+    assert flops_per_token(run.but(checkpointing="none")) == 6 * PARAMS
+    lora = run.but(lora_rank=16, checkpointing="none")
     assert flops_per_token(lora) == 4 * (PARAMS + 207_093_760) + 2 * 207_093_760
     experts = load("mixtral-8x7b-v0.1")
-    assert flops_per_token(Run(model=experts, world_size=8)) == 8 * experts.num_active < 3 * experts.num_params
+    assert flops_per_token(Job.of(model=experts, world_size=8)) == 8 * experts.num_active < 3 * experts.num_params
 
 
 @pytest.mark.parametrize("micro_steps", [1, 3])
 def test_computing_takes_all_micro_steps(micro_steps: int) -> None:
-    run = Run(model=LLAMA, world_size=8, accumulation=micro_steps)
+    run = Job.of(model=LLAMA, world_size=8, accumulation=micro_steps)
     seconds = {wait.compute_seconds for wait in waits(run, collectives(run), H100, mfu_percent=50)}
     assert seconds == {Fraction(8 * PARAMS * 2048 * micro_steps * 2) / (Fraction("989.4") * 10**12)}
 
 
 def test_only_a_run_of_several_nodes_uses_the_network() -> None:
-    inside = Run(model=LLAMA, world_size=8)
+    inside = Job.of(model=LLAMA, world_size=8)
     assert [wait.link for wait in waits(inside, collectives(inside), H100)] == ["nvlink", "pcie"]
     assert [wait.link for wait in waits(inside, collectives(inside), get("l40s"))] == ["pcie"]
-    rack = Run(model=LLAMA, world_size=64)
+    rack = Job.of(model=LLAMA, world_size=64)
     assert [wait.link for wait in waits(rack, collectives(rack), get("gb200-nvl72"))] == ["nvlink", "pcie"]
 
 

@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 from calc import cli, configs
 from calc.configs import yaml as own
 from calc.configs.formats import fitted, natural
-from calc.estimate import Run, estimate
+from calc.estimate import estimate
+from calc.job import Job
 from calc.models import load
-from calc.tables.configs import files, runs
+from calc.tables.configs import files, jobs
 from calc.units import InputError
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +33,7 @@ FOLDER = ROOT / "docs" / "configs"
 LLAMA = load("llama-3.1-8b")
 
 
-def every_run() -> Iterator[Run]:
+def every_run() -> Iterator[Job]:
     """Runs of every strategy and recipe, with and without adapters, offload and accumulation."""
     recipes = ("zero", "deepspeed", "autocast", "fsdp2-mixed", "pure-bf16", "fp32", "megatron")
     strategies = ("single", "ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp")
@@ -52,7 +53,7 @@ def every_run() -> Iterator[Run]:
         with contextlib.suppress(InputError):
             size = 1 if strategy == "single" else 16
             groups = {"shard_size": 8} if strategy == "hsdp" else {}
-            yield Run(model=LLAMA, world_size=size, strategy=strategy, recipe=recipe, **option, **groups)
+            yield Job.of(model=LLAMA, world_size=size, strategy=strategy, recipe=recipe, **option, **groups)
 
 
 RUNS = tuple(every_run())
@@ -137,21 +138,21 @@ def test_every_format_writes_some_run_and_every_refusal_says_what_would_do() -> 
 )
 def test_a_framework_without_words_for_a_run_names_the_equivalent(form: str, strategy: str, equivalent: str) -> None:
     with pytest.raises(InputError, match=equivalent):
-        configs.write(Run(model=LLAMA, world_size=8, strategy=strategy), form)
+        configs.write(Job.of(model=LLAMA, world_size=8, strategy=strategy), form)
 
 
 def test_a_recipe_that_nobody_asked_for_gives_way_to_one_that_the_file_can_say() -> None:
-    run = Run(model=LLAMA)
+    run = Job.of(model=LLAMA)
     assert run.recipe == "zero"
     found = {name: natural(run, form).recipe for name, form in configs.FORMATS.items() if "single" in form.strategies}
     assert found["trainer"] == "pure-bf16"
     assert found["llamafactory"] == "autocast"
-    assert natural(Run(model=LLAMA, lora_rank=8), configs.FORMATS["peft"]).recipe == "autocast"
+    assert natural(Job.of(model=LLAMA, lora_rank=8), configs.FORMATS["peft"]).recipe == "autocast"
 
 
 def test_each_file_ends_in_what_its_run_costs() -> None:
     for file in FILES[::40]:
-        kept = estimate(file.run).states
+        kept = estimate(file.job).states
         assert file.foot[0].startswith(f"Keeps {kept.total:,} bytes per GPU")
         if file.language != "json":
             assert file.text.rstrip().endswith(f"# {file.foot[-1]}")
@@ -173,7 +174,7 @@ def test_each_file_ends_in_what_its_run_costs() -> None:
     ],
 )
 def test_the_precision_is_the_recipe_s(form: str, recipe: str, said: str) -> None:
-    body = configs.write(Run(model=LLAMA, recipe=recipe), form).body
+    body = configs.write(Job.of(model=LLAMA, recipe=recipe), form).body
     assert said in body
     assert body.count("bf16") <= 1
     assert form not in ("fsdp2", "trainer") or body.count("DTYPE = ") == 1
@@ -182,13 +183,13 @@ def test_the_precision_is_the_recipe_s(form: str, recipe: str, said: str) -> Non
 @pytest.mark.parametrize("form", ["peft", "axolotl", "llamafactory"])
 def test_quantising_once_or_twice_is_said(form: str) -> None:
     for base, said in (("nf4", "false"), ("nf4-double", "true")):
-        body = configs.write(Run(model=LLAMA, recipe="autocast", lora_rank=8, base_dtype=base), form).body
+        body = configs.write(Job.of(model=LLAMA, recipe="autocast", lora_rank=8, base_dtype=base), form).body
         assert re.search(rf"double_quant\w*(=|: ){said}\b", body, re.IGNORECASE)
 
 
 def test_what_the_library_decides_is_counted_and_said() -> None:
-    file = configs.write(Run(model=LLAMA, world_size=8, strategy="fsdp2", accumulation=2), "trainer")
-    assert (file.run.reduce_dtype, file.run.wrap, file.run.no_sync) == ("bf16", "block+ends", True)
+    file = configs.write(Job.of(model=LLAMA, world_size=8, strategy="fsdp2", accumulation=2), "trainer")
+    assert (file.job.stack.reduce_dtype, file.job.stack.wrap, file.job.stack.no_sync) == ("bf16", "block+ends", True)
     assert len(file.notes) == 3
     assert all(note in file.text for note in file.notes)
 
@@ -213,7 +214,7 @@ def test_what_is_written_is_read_back(form: str, tmp_path: Path) -> None:
         path.write_text(file.body)
         found = configs.read(str(path), run.world_size, LLAMA)
         said = {key: value for key, value in found.says.items() if key not in ("recipe", "optimizer")}
-        assert said == {key: getattr(file.run, key) for key in said}
+        assert said == {key: file.job.settings[key] for key in said}
         assert set(SAYS["deepspeed" if run.strategy.startswith("zero") else form]) & {*said} or run.strategy in (
             *("single", "ddp"),
         )
@@ -225,11 +226,11 @@ def test_what_is_written_is_read_back(form: str, tmp_path: Path) -> None:
 
 
 def test_an_auto_file_means_the_run_that_transformers_makes_of_it(tmp_path: Path) -> None:
-    file = configs.write(Run(model=LLAMA, world_size=8, strategy="zero3"), "deepspeed", auto=True)
+    file = configs.write(Job.of(model=LLAMA, world_size=8, strategy="zero3"), "deepspeed", auto=True)
     path = tmp_path / "ds_config.json"
     path.write_text(file.text)
     found = configs.read(str(path), 8, LLAMA)
-    assert found.says["reduce_bucket_size"] == file.run.reduce_bucket_size == 4096 * 4096
+    assert found.says["reduce_bucket_size"] == file.job.stack.reduce_bucket_size == 4096 * 4096
     assert found.says["stage3_prefetch_bucket_size"] == 15_099_494
     assert "ds_config.json: reduce_bucket_size 16,777,216: auto" in found.notes
 
@@ -320,7 +321,7 @@ def test_of_two_dtypes_left_open_one_is_taken(tmp_path: Path) -> None:
 
 def test_the_command_line_and_the_file_must_not_contradict(tmp_path: Path) -> None:
     path = tmp_path / "accelerate.yaml"
-    path.write_text(configs.write(Run(model=LLAMA, world_size=8, strategy="fsdp2"), "accelerate").text)
+    path.write_text(configs.write(Job.of(model=LLAMA, world_size=8, strategy="fsdp2"), "accelerate").text)
     ask = ["estimate", "llama-3.1-8b", "--config-file", str(path)]
     with pytest.raises(InputError, match="--strategy zero3 contradicts the config file, which says strategy fsdp2"):
         cli.answer([*ask, "--gpus", "8", "--strategy", "zero3"])
@@ -510,10 +511,10 @@ def test_nothing_else_is_published() -> None:
     assert found == files().keys() | {"text-c/fsdp1.py", "text-c/fsdp2.py"}
 
 
-@pytest.mark.parametrize("name", runs())
+@pytest.mark.parametrize("name", jobs())
 def test_all_files_of_a_run_mean_the_same(name: str) -> None:
-    meant = {file.run for path, file in files().items() if path.startswith(f"{name}/")}
-    assert meant == {runs()[name][1]}
+    meant = {file.job for path, file in files().items() if path.startswith(f"{name}/")}
+    assert meant == {jobs()[name][1]}
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: str(path.relative_to(FOLDER)))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from calc import models
 from calc.models import Model, Tensor, from_config, load, with_adapters
-from calc.models.fields import table
+from calc.models.families import FAMILIES
 from calc.units import InputError
 
 RECORD = json.loads((Path(__file__).parent / "oracle/recorded/models.json").read_text("utf-8"))["models"]
@@ -201,6 +201,12 @@ def test_what_is_left_out_of_the_count_is_said() -> None:
     notes = " ".join(changed(num_nextn_predict_layers=1, quantization_config={"bits": 4}).assumptions)
     assert "multi-token-prediction" in notes
     assert "quantisation" in notes
+
+
+def test_a_family_with_shared_experts_may_have_none() -> None:
+    some, none = (changed(model_type="deepseek_v3", n_shared_experts=number) for number in (1, 0))
+    assert some.num_params - none.num_params == 29 * 3 * 4096 * 2048  # layers with experts
+    assert not any("shared" in tensor.name for tensor in none.tensors)
 
 
 def test_every_config_says_the_usual_sizes() -> None:
@@ -400,7 +406,7 @@ kinds = st.sampled_from(
     ["full_attention", "sliding_attention", "linear_attention", "moe", "sparse", "full", 0, 4, None]
 )
 anything = plain | st.lists(plain, max_size=5) | st.lists(kinds, min_size=4, max_size=4)
-FIELDS = sorted({name for row in table()["architectures"].values() for name in row["defaults"]} | set(LLAMA))
+FIELDS = sorted({name for family in FAMILIES.values() for name in family.defaults} | set(LLAMA))
 
 
 @settings(max_examples=300)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calc.cli import answer, main
-from calc.estimate import Run, estimate
+from calc.estimate import estimate
+from calc.job import Job
 from calc.models import load
 from calc.oom import Message, candidates, notes, read, requests, segment
 from calc.units import InputError
@@ -30,7 +31,7 @@ OLD = (
     "setting max_split_size_mb to avoid fragmentation.  See documentation for Memory Management and "
     "PYTORCH_CUDA_ALLOC_CONF"
 )
-RUN = Run(model=load("llama-3.1-8b"), world_size=8, strategy="fsdp2", seq_len=2048)
+RUN = Job.of(model=load("llama-3.1-8b"), world_size=8, strategy="fsdp2", seq_len=2048)
 FOUND = estimate(RUN)
 
 

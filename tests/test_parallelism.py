@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 
 from calc.communication import collectives
-from calc.estimate import Run, estimate
+from calc.estimate import estimate
+from calc.job import Job
 from calc.models import load
 from calc.models.parts import part, stages
-from calc.sharding import get_strategy, kept
-from calc.states import get_optimizer, get_recipe
+from calc.stacks import choose
+from calc.stacks.megatron import Megatron
+from calc.stacks.single import Single
 from calc.units import InputError
+from tests.stacks import kept
 
 LLAMA = load("llama-3.3-70b")
 NORMS = 161 * 8192
@@ -31,7 +34,7 @@ def sixteen(num_params: int) -> int:
 
 def test_tp_8_keeps_an_eighth_and_every_norm() -> None:
     """141.1 GB as under ZeRO-3, and 18.5 MB for the norms that seven of eight ranks keep again."""
-    found = kept(part(LLAMA, tp=8), get_recipe("zero"), get_optimizer("adamw"), get_strategy("single"), 1)
+    found = kept(Single, part(LLAMA, tp=8), "zero", 1)
     assert found.total == sixteen(LLAMA.num_params) // 8 + sixteen(NORMS) * 7 // 8
     assert sixteen(NORMS) * 7 // 8 == 18_464_768
 
@@ -77,20 +80,20 @@ def test_experts_are_dealt_out_and_as_many_stay_with_a_token() -> None:
 
 def test_expert_parallelism_needs_experts() -> None:
     with pytest.raises(InputError, match=r"^ep 2 needs a model with experts; meta-llama/Llama-3.1-8B has none$"):
-        Run(model=load("llama-3.1-8b"), world_size=2, ep=2)
+        Job.of(model=load("llama-3.1-8b"), world_size=2, ep=2)
 
 
 def test_published_megatron_accountings() -> None:
     """Megatron-LM, dist_optimizer.md: 4 + 16/d, 6 + 12/d and 8 + 8/d bytes per parameter."""
     for recipe, whole, divided in (("deepspeed", 4, 16), ("megatron", 6, 12), ("fp32", 8, 8)):
         for ranks in (2, 4, 8):
-            found = kept(LLAMA, get_recipe(recipe), get_optimizer("adamw"), get_strategy("zero1"), ranks).total
+            found = kept(choose("zero1", recipe), LLAMA, recipe, ranks).total
             exact = (whole + divided / ranks) * LLAMA.num_params
             assert found == pytest.approx(exact, rel=0.03 if recipe == "fp32" else 1e-9)  # torch deals out tensors
     # Megatron-LLM issue 52: 70B over 32 GPUs, 18 bytes per parameter; its 68,976,648,192 are Llama 2's.
     assert round(18 * 68_976_648_192 / 32 / 1e9, 1) == 38.8
     stage = part(LLAMA, tp=8, pp=4, stage=3)
-    found = kept(stage, get_recipe("megatron"), get_optimizer("adamw"), get_strategy("ddp"), 1).total
+    found = kept(Megatron, stage, "megatron", 1).total
     assert found == 18 * stage.num_params
     assert 1 < found / (18 * LLAMA.num_params / 32) < 1.05
 
@@ -113,28 +116,28 @@ def test_a_degree_that_cuts_nothing_evenly_is_refused(name: str, degrees: dict[s
 
 @pytest.mark.parametrize("groups", [1, 2, 8, 1000])
 def test_hsdp_keeps_what_its_shard_group_keeps_at_any_number_of_replicas(groups: int) -> None:
-    found = estimate(Run(model=LLAMA, world_size=8 * groups, strategy="hsdp", shard_size=8))
-    alone = estimate(Run(model=LLAMA, world_size=8, strategy="fsdp2"))
+    found = estimate(Job.of(model=LLAMA, world_size=8 * groups, strategy="hsdp", shard_size=8))
+    alone = estimate(Job.of(model=LLAMA, world_size=8, strategy="fsdp2"))
     assert (found.states, found.peak, found.one_line) == (alone.states, alone.peak, alone.one_line)
     assert found.states.total == 141_107_412_992
 
 
 def test_degrees_of_a_run() -> None:
     def states(**degrees: int) -> int:
-        return estimate(Run(model=LLAMA, world_size=8, **degrees)).states.total  # type: ignore[arg-type]
+        return estimate(Job.of(model=LLAMA, world_size=8, **degrees)).states.total  # type: ignore[arg-type]
 
     assert states(tp=8) == 141_107_412_992 + 18_464_768
     assert states(pp=8) == 153_715_605_504
     assert states(pp=8) > states() == states(cp=8)
-    assert Run(model=LLAMA, world_size=8, tp=8).strategy == "single"
-    assert Run(model=LLAMA, world_size=64, tp=8).ranks == 8
+    assert Job.of(model=LLAMA, world_size=8, tp=8).strategy == "single"
+    assert Job.of(model=LLAMA, world_size=64, tp=8).stack.ranks == 8
 
 
 def test_a_pipeline_s_first_stage_holds_a_micro_batch_for_every_stage() -> None:
     """Activations of a stage: min(stages from it on, micro-batches) micro-batches (1F1B, arXiv:2104.04473)."""
 
     def peak(accumulation: int, pp: int = 8) -> int:
-        run = Run(model=LLAMA, world_size=8, pp=pp, accumulation=accumulation, seq_len=32_768, loss="chunked")
+        run = Job.of(model=LLAMA, world_size=8, pp=pp, accumulation=accumulation, seq_len=32_768, loss="chunked")
         found = estimate(run)
         assert found.peak
         return found.peak.bytes
@@ -146,7 +149,7 @@ def test_a_pipeline_s_first_stage_holds_a_micro_batch_for_every_stage() -> None:
 
 def test_parts_of_a_sequence_and_experts_in_a_run() -> None:
     def of(name: str, **settings: object) -> tuple[int, int]:
-        found = estimate(Run(model=load(name), world_size=16, **settings))  # type: ignore[arg-type]
+        found = estimate(Job.of(model=load(name), world_size=16, **settings))  # type: ignore[arg-type]
         assert found.peak
         return found.states.total, found.peak.bytes
 
@@ -162,14 +165,14 @@ def test_parts_of_a_sequence_and_experts_in_a_run() -> None:
 
 def test_hsdp_sends_only_gradient_shards_between_nodes() -> None:
     """Between two nodes: all-reduced fp32 gradients against gathered weights and scattered gradients."""
-    run = Run(model=LLAMA, world_size=16, strategy="hsdp", accumulation=4)
+    run = Job.of(model=LLAMA, world_size=16, strategy="hsdp", accumulation=4)
     inside, outside = [], []
     for found in collectives(run):
         (outside if found.between_nodes(8) else inside).append(found)
     assert [found.what for found in outside] == ["gradient shards between groups"]
     assert sum(found.between_nodes(8) for found in outside) == 4 * 2 * 4 * LLAMA.num_params // 2
     assert sum(found.num_bytes for found in inside) == sum(
-        found.num_bytes for found in collectives(Run(model=LLAMA, world_size=8, strategy="fsdp2", accumulation=4))
+        found.num_bytes for found in collectives(Job.of(model=LLAMA, world_size=8, strategy="fsdp2", accumulation=4))
     )
 
 
@@ -179,11 +182,11 @@ def test_hsdp_sends_only_gradient_shards_between_nodes() -> None:
         ({"world_size": 16, "tp": 16}, "tp 16 does not divide num_key_value_heads"),
         ({"world_size": 8, "pp": 3}, "tp·pp·cp 3 does not divide world_size 8"),
         ({"world_size": 8, "tp": 2, "strategy": "single"}, "'single' takes world_size 2, not 8"),
-        ({"world_size": 12, "strategy": "hsdp"}, "shard_size 8 or ep 1 does not divide the 12 ranks"),
+        ({"world_size": 12, "strategy": "hsdp"}, "shard_size 8 does not divide the 12 ranks"),
         ({"world_size": 8, "shard_size": 4}, "shard_size is a setting of strategy 'hsdp'"),
         ({"world_size": 8, "pp": 0}, "pp must be a whole number from 1"),
     ],
 )
 def test_bad_degrees(settings: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        Run(model=LLAMA, **settings)  # type: ignore[arg-type]
+        Job.of(model=LLAMA, **settings)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ import pytest
 
 from calc import cli
 from calc.check import query
-from calc.estimate import Run
+from calc.job import Job
 from calc.models import load
 from calc.units import UNITS, InputError, decimal
 
@@ -67,7 +67,7 @@ def test_each_case_says_where_it_was_asked_what_was_run_and_why_a_value_is_not_c
 def test_a_paged_optimizer_does_not_run_under_fsdp2() -> None:
     """The one case that asks for no amount (torchao issue 1213)."""
     with pytest.raises(InputError, match=r"'paged-adamw8bit' does not run under strategy 'fsdp2'.*DTensor"):
-        Run(model=load("llama-3.1-8b"), world_size=8, strategy="fsdp2", optimizer="paged-adamw8bit")
+        Job.of(model=load("llama-3.1-8b"), world_size=8, strategy="fsdp2", optimizer="paged-adamw8bit")
 
 
 def test_the_instructive_ones_are_on_pages_with_their_links() -> None:

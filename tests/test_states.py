@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from calc.sharding import STRATEGIES
-from calc.states import OPTIMIZERS, RECIPES, get_optimizer, get_recipe, refuse, state_bytes
+from calc.optimizers import OPTIMIZERS, get_optimizer, state_bytes
+from calc.precision import RECIPES, get_recipe
+from calc.stacks import STRATEGIES, refuse
 from calc.units import InputError
 
 #: weights, gradients, master, total with AdamW (DESIGN: the accountings of well-known sources).

@@ -7,15 +7,16 @@ import re
 import pytest
 
 from calc import gpus, models
-from calc.estimate import Run, estimate
+from calc.estimate import estimate
 from calc.gpus import get
+from calc.job import Job
 from calc.models import load
 from calc.tables import memory, peak, reference
 from calc.tables.figures import bars
 from calc.tables.text import markdown, per_param, size
 
 LLAMA = load("llama-3.3-70b")
-RUNS = [Run(model=LLAMA, world_size=8, strategy=name) for name in ("ddp", "zero1", "zero2", "zero3")]
+RUNS = [Job.of(model=LLAMA, world_size=8, strategy=name) for name in ("ddp", "zero1", "zero2", "zero3")]
 
 
 def cells(table: str) -> list[list[str]]:
@@ -81,7 +82,7 @@ def test_what_a_stage_leaves_whole_does_not_shrink() -> None:
 
 
 def test_more_gpus_move_only_what_is_divided() -> None:
-    runs = [Run(model=LLAMA, world_size=count, strategy="fsdp2") for count in (8, 512)]
+    runs = [Job.of(model=LLAMA, world_size=count, strategy="fsdp2") for count in (8, 512)]
     figure = peak.count_bars(runs, get("h100-sxm5-80gb"), "Peak")
     assert "8 GPUs · 154.6 GB · does not fit" in figure
     assert "512 GPUs · 19.6 GB · fits" in figure

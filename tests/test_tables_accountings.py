@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from calc.models import load
-from calc.states import RECIPES, get_optimizer
+from calc.optimizers import get_optimizer
+from calc.precision import RECIPES
 from calc.tables import accountings
 from calc.units import records
 

@@ -15,10 +15,12 @@ from types import MappingProxyType
 from typing import Any
 
 from calc.audit.ledgers import ledgers, quantities
-from calc.estimate import OVERHEAD_BYTES, Run, estimate
+from calc.estimate import estimate
+from calc.formula import OVERHEAD_BYTES
+from calc.job import DEFAULTS, Job
 from calc.models import load
-from calc.sharding import get_strategy
-from calc.states import RECIPES, get_recipe
+from calc.precision import RECIPES, get_recipe
+from calc.stacks import get_strategy
 from calc.units import UNITS, InputError, named, records
 
 #: In this order: the first that holds is the verdict.
@@ -185,10 +187,10 @@ def ways(claim: Claim, *, wide: bool = False) -> Iterator[Way]:
 
 def _peak(claim: Claim) -> Iterator[Way]:
     """The peak that `estimate` gives for the claim's run, where it knows the layers."""
-    given = {field.name: claim.setup[field.name] for field in fields(Run) if field.name in claim.setup}
-    run = Run(**{**given, "model": load(claim.setup["model"]), "world_size": claim.setup["gpus"]})
-    if peak := estimate(run).peak:
-        way = Way(ledger=run.recipe, optimizer=run.optimizer, model=claim.setup["model"], strategy=run.strategy)
+    given = {name: claim.setup[name] for name in DEFAULTS if name in claim.setup}
+    job = Job.of(**{**given, "model": load(claim.setup["model"]), "world_size": claim.setup["gpus"]})
+    if peak := estimate(job).peak:
+        way = Way(ledger=job.recipe, optimizer=job.optimizer, model=claim.setup["model"], strategy=job.strategy)
         yield replace(way, value=peak.bytes * SCALES[claim.unit], high=peak.high * SCALES[claim.unit])
 
 

@@ -14,8 +14,9 @@ from types import MappingProxyType
 from typing import Any
 
 from calc.models import load
-from calc.sharding import get_strategy
-from calc.states import RECIPES, get_optimizer, get_recipe
+from calc.optimizers import get_optimizer
+from calc.precision import RECIPES, get_recipe
+from calc.stacks import get_strategy
 from calc.units import records
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from calc.configs import accelerate, deepspeed, writing, yaml
 from calc.configs.formats import FORMATS, File, Format, fitted, keys, natural, version
-from calc.estimate import Run
+from calc.job import DEFAULTS, Job
 from calc.models import Model
 from calc.units import InputError, named
 
@@ -23,22 +23,22 @@ __all__ = ["FORMATS", "File", "Format", "Imported", "keys", "natural", "read", "
 MAX_FILE_BYTES = 1_000_000
 
 
-def write(run: Run, name: str, *, auto: bool = False) -> File:
+def write(job: Job, name: str, *, auto: bool = False) -> File:
     """The file of format `name` for `run`; `auto` leaves to Transformers what it fills into DeepSpeed's JSON.
 
     Raises `InputError` for an unknown format, and where the format cannot say the run, with what would do.
 
     >>> from calc.models import load
-    >>> run = Run(model=load("llama-3.1-8b"), world_size=8, strategy="zero2")
-    >>> json.loads(write(run, "deepspeed").text)["zero_optimization"]["stage"]
+    >>> job = Job.of(model=load("llama-3.1-8b"), world_size=8, strategy="zero2")
+    >>> json.loads(write(job, "deepspeed").text)["zero_optimization"]["stage"]
     2
     """
     form = named("format", name, FORMATS)
     if auto:
-        reduce, prefetch, _ = writing.buckets(run.model).values()
-        run = replace(run, reduce_bucket_size=reduce, stage3_prefetch_bucket_size=prefetch)
-    run, notes = fitted(run, form)
-    return File(format=form, run=run, body=writing.body(run, form, auto), notes=notes, auto=auto)
+        reduce, prefetch, _ = writing.buckets(job.model).values()
+        job = job.but(reduce_bucket_size=reduce, stage3_prefetch_bucket_size=prefetch)
+    job, notes = fitted(job, form)
+    return File(format=form, job=job, body=writing.body(job, form, auto), notes=notes, auto=auto)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +51,7 @@ class Imported:
 
     def over(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of `Run` in `given` with the file's; `InputError` where both say something and differ."""
-        defaults = {field.name: field.default for field in fields(Run)}
-        asked = {key for key, value in given.items() if value != defaults[key]}
+        asked = {key for key, value in given.items() if value != DEFAULTS.get(key)}
         for key in asked & self.says.keys():
             if given[key] != self.says[key]:
                 option = f"--{key.replace('_', '-')} {given[key]}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from calc.estimate import FSDP, Run, estimate
-from calc.states import get_recipe
+from calc.estimate import estimate
+from calc.job import Job
+from calc.precision import RECIPES, get_recipe
 from calc.units import InputError, named, records, text
 
 
@@ -35,12 +36,12 @@ class Format:
     choices: Mapping[str, Mapping[str, list[str]]]
     change: str
 
-    def recipes_for(self, run: Run) -> tuple[str, ...]:
+    def recipes_for(self, job: Job) -> tuple[str, ...]:
         """The recipes that this file can say for the run's strategy, with or without adapters."""
         # `zero` and `deepspeed` are what DeepSpeed holds; on one GPU or under DDP no library does.
-        zero = run.strategy.startswith("zero")
-        names = (self.lora_recipes if run.lora_rank else self.recipes) if run.strategy in self.strategies else ()
-        held = (name for name in names if run.strategy in get_recipe(name).strategies)
+        zero = job.strategy.startswith("zero")
+        names = (self.lora_recipes if job.lora_rank else self.recipes) if job.strategy in self.strategies else ()
+        held = (name for name in names if job.strategy in get_recipe(name).strategies)
         return tuple(name for name in held if zero == (name in ("zero", "deepspeed")))
 
 
@@ -49,7 +50,7 @@ class File:
     """A config file: its text without the notes, and the run that it means."""
 
     format: Format
-    run: Run
+    job: Job
     body: str
     notes: tuple[str, ...] = ()
     auto: bool = False
@@ -67,12 +68,12 @@ class File:
     @property
     def head(self) -> tuple[str, ...]:
         """The run that the file is for, the version that accepted it, what to change, what the library decides."""
-        run, form = self.run, self.format
-        lora = f"LoRA of rank {run.lora_rank} on {run.lora_targets}; the base is frozen in {run.base_dtype}."
+        job, form = self.job, self.format
+        lora = f"LoRA of rank {job.lora_rank} on {job.lora_targets}; the base is frozen in {job.base_dtype}."
         return (
-            f"{run.model.name} on {run.world_size:,} GPU{'s' * (run.world_size > 1)}:",
-            f"strategy {run.strategy}, recipe {run.recipe}, optimizer {run.optimizer}.",
-            *([lora] if run.lora_rank else []),
+            f"{job.model.name} on {job.world_size:,} GPU{'s' * (job.world_size > 1)}:",
+            f"strategy {job.strategy}, recipe {job.recipe}, optimizer {job.optimizer}.",
+            *([lora] if job.lora_rank else []),
             f"Accepted by {form.library} {version(form.library)}.",
             f"{form.change.replace('`', '')}.",
             *self.notes,
@@ -81,7 +82,7 @@ class File:
     @property
     def foot(self) -> tuple[str, ...]:
         """What the run costs per GPU, computed."""
-        found, batch = estimate(self.run), f"{self.run.micro_batch:,} × {self.run.seq_len:,} tokens"
+        found, batch = estimate(self.job), f"{self.job.micro_batch:,} × {self.job.seq_len:,} tokens"
         parts = [(field.name, getattr(found.states, field.name)) for field in fields(found.states)]
         told = ", ".join(f"{line} {text(amount, 'GB', 2)}" for line, amount in parts if amount) or "all is offloaded"
         kept = f"Keeps {found.states.total:,} bytes per GPU, {text(found.states.total, 'GB', 2)}:"
@@ -130,44 +131,44 @@ def version(library: str) -> str:
     return next(str(record["version"]) for record in records("config-keys") if record["library"] == library)
 
 
-def natural(run: Run, form: Format) -> Run:
+def natural(job: Job, form: Format) -> Job:
     """`run` with the file's first recipe where it cannot say the one it has: for a recipe that nobody asked for."""
-    held = form.recipes_for(run)
-    return run if run.recipe in held or not held else replace(run, recipe=held[0], reduce_dtype="")
+    held = form.recipes_for(job)
+    return job if job.recipe in held or not held else job.but(recipe=held[0], reduce_dtype="")
 
 
-def fitted(run: Run, form: Format) -> tuple[Run, tuple[str, ...]]:
+def fitted(job: Job, form: Format) -> tuple[Job, tuple[str, ...]]:
     """The run as this file means it, and a note for each setting that its library decides by itself.
 
     Raises `InputError`, which names what would do, where the file has no word for the run.
     """
-    if run.recipe not in form.recipes_for(run):
-        others = [name for name, other in FORMATS.items() if run.recipe in other.recipes_for(run)]
+    if job.recipe not in form.recipes_for(job):
+        others = [name for name, other in FORMATS.items() if job.recipe in other.recipes_for(job)]
         written = f"; written as it is by: --format {', '.join(others)}" if others else ""
-        raise InputError(f"{form.title} has no words for {_missing(run, form)}{written}")
+        raise InputError(f"{form.title} has no words for {_missing(job, form)}{written}")
     if form.optimizers is not None:
-        named(f"optimizer of {form.title}", run.optimizer, form.optimizers)
+        named(f"optimizer of {form.title}", job.optimizer, form.optimizers)
     for axis in ("tp", "pp", "cp", "ep"):
-        if getattr(run, axis) > 1:
-            raise InputError(f"{form.title} files are written for {axis} 1 here, not {getattr(run, axis)}")
-    scopes = ["", run.strategy, run.recipe]
-    if run.accumulation > 1 and run.strategy in FSDP:
+        if getattr(job, axis) > 1:
+            raise InputError(f"{form.title} files are written for {axis} 1 here, not {getattr(job, axis)}")
+    settings, scopes = job.settings, ["", job.strategy, job.recipe]
+    if job.accumulation > 1:
         scopes.append("accumulating")
     for field, allowed in (pair for scope in scopes for pair in form.choices.get(scope, {}).items()):
-        if getattr(run, field) not in allowed:
-            raise InputError(f"{form.title} files have {field} {' or '.join(allowed)} here, not {getattr(run, field)}")
+        if settings[field] not in allowed:
+            raise InputError(f"{form.title} files have {field} {' or '.join(allowed)} here, not {settings[field]}")
     fixed = {field: value for scope in scopes for field, value in form.always.get(scope, {}).items()}
-    changed = {field: value for field, value in fixed.items() if getattr(run, field) != value}
+    changed = {field: value for field, value in fixed.items() if settings[field] != value and job.has(field)}
     notes = tuple(f"{form.title} always takes {field} {value}; it is counted so." for field, value in changed.items())
-    return replace(run, **changed), notes  # type: ignore[arg-type]
+    return job.but(**changed), notes
 
 
-def _missing(run: Run, form: Format) -> str:
+def _missing(job: Job, form: Format) -> str:
     """What the file has no words for, and its equivalent there."""
-    if run.strategy not in form.strategies:
-        near = form.instead[run.strategy]
-        recipe = "fsdp2-mixed" if near in FSDP else "zero"
-        return f"strategy {run.strategy!r}; its equivalent there: --strategy {near} --recipe {recipe}"
-    if not (form.lora_recipes if run.lora_rank else form.recipes):
-        return "adapters" if run.lora_rank else "a run without adapters; those take --lora-rank"
-    return f"recipe {run.recipe!r} under strategy {run.strategy!r}; there it has: {', '.join(form.recipes_for(run))}"
+    if job.strategy not in form.strategies:
+        near = form.instead[job.strategy]
+        recipe = next(name for name in RECIPES if near in RECIPES[name].strategies)
+        return f"strategy {job.strategy!r}; its equivalent there: --strategy {near} --recipe {recipe}"
+    if not (form.lora_recipes if job.lora_rank else form.recipes):
+        return "adapters" if job.lora_rank else "a run without adapters; those take --lora-rank"
+    return f"recipe {job.recipe!r} under strategy {job.strategy!r}; there it has: {', '.join(form.recipes_for(job))}"

@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import cache
 from importlib import resources
 
 from calc.configs.formats import FORMATS, Format
-from calc.estimate import FSDP, Run
+from calc.job import Job
 from calc.models import Model
 from calc.units import ceil_div
 
@@ -29,12 +28,12 @@ def _template(name: str) -> tuple[str, ...]:
     return tuple(resources.files("calc.data").joinpath("configs", name).read_text("utf-8").splitlines())
 
 
-def body(run: Run, form: Format, auto: bool) -> str:
+def body(job: Job, form: Format, auto: bool) -> str:
     """The text of the file, without the notes around it; `auto` leaves to Transformers what it fills in."""
-    optimizer = (form.optimizers or FORMATS["deepspeed"].optimizers or {}).get(run.optimizer, "")
-    if optimizer == "adamw_torch_fused" and run.step == "foreach":
+    optimizer = (form.optimizers or FORMATS["deepspeed"].optimizers or {}).get(job.optimizer, "")
+    if optimizer == "adamw_torch_fused" and job.step == "foreach":
         optimizer = "adamw_torch"
-    flags, values = _flags(run, optimizer), _values(run, optimizer)
+    flags, values = _flags(job, optimizer), _values(job, optimizer)
     flags |= {"auto"} if auto else set()
 
     def filled(name: re.Match[str]) -> str:
@@ -60,41 +59,42 @@ def buckets(model: Model) -> dict[str, int]:
     return dict(zip(AUTO, (hidden * hidden, int(0.9 * hidden * hidden), 10 * hidden), strict=True))
 
 
-def _flags(run: Run, optimizer: str) -> set[str]:
-    fsdp, mixed = run.strategy in FSDP, run.recipe == "fsdp2-mixed"
+def _flags(job: Job, optimizer: str) -> set[str]:
+    settings, family, mixed = job.settings, job.stack.owner.lower(), job.recipe == "fsdp2-mixed"
+    offloaded, stays = settings["offload"] == "all", not settings["reshard_after_forward"]
     true = {
-        "fsdp": fsdp,
-        "zero": run.strategy.startswith("zero"),
-        "divided": fsdp or run.strategy == "zero3",
-        "cast": mixed or run.recipe == "autocast",
-        "many": run.world_size > _NODE,
-        "options": fsdp and (mixed or run.offload == "all" or run.shard_size or not run.reshard_after_forward),
-        "ends": run.wrap == "block+ends" and not run.model.tied,
-        "lora": run.lora_rank > 0,
-        "nf4": run.base_dtype.startswith("nf4"),
+        family: True,
+        "zero": job.strategy.startswith("zero"),
+        "divided": job.stack.stage == 3,
+        "cast": mixed or job.recipe == "autocast",
+        "many": job.world_size > _NODE,
+        "options": job.has("wrap") and (mixed or offloaded or settings["shard_size"] or stays),
+        "ends": settings["wrap"] == "block+ends" and not job.model.tied,
+        "lora": job.lora_rank > 0,
+        "nf4": job.base_dtype.startswith("nf4"),
         "named": optimizer != "",
         "step": optimizer == "torch.optim.AdamW",
         optimizer.partition(".")[0]: True,
     }
-    words = {run.strategy, run.recipe, run.optimizer, run.attention, run.step}
-    pairs = {f"{field.name}={getattr(run, field.name)}" for field in fields(run) if field.name != "model"}
+    words = {job.strategy, job.recipe, job.optimizer, job.attention, job.step}
+    pairs = {f"{name}={value}" for name, value in settings.items()}
     return words | pairs | {name for name in true if true[name]}
 
 
-def _values(run: Run, optimizer: str) -> Mapping[str, object]:
+def _values(job: Job, optimizer: str) -> Mapping[str, object]:
     """What the templates may name: the run's fields, and what is made of them."""
-    model, targets = run.model, run.lora_targets.split(",")
-    return {field.name: getattr(run, field.name) for field in fields(run)} | {
+    model, targets = job.model, job.lora_targets.split(",")
+    return job.settings | {
         "stage3_param_persistence_threshold": buckets(model)["stage3_param_persistence_threshold"] or 100_000,
         "model": model.name,
-        "nodes": ceil_div(run.world_size, _NODE),
-        "replicas": run.world_size // (run.shard_size or 1),
-        "stage": run.strategy[-1],
+        "nodes": ceil_div(job.world_size, _NODE),
+        "replicas": job.world_size // (job.stack.shard_size or 1),
+        "stage": job.strategy[-1],
         "optimizer": optimizer,
         "blocks": model.blocks[0].tensors[0].name.partition(".*")[0] if model.blocks else "model.layers",
         "embedding": model.first[0].name.removesuffix(".weight"),
         "norm": model.last[0].name.removesuffix(".weight") if model.last else "model.norm",
-        "alpha": 2 * run.lora_rank,
+        "alpha": 2 * job.lora_rank,
         "list_of_targets": json.dumps(targets),
         "each_target": "\n  - ".join(targets),
     }

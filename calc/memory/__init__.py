@@ -1,5 +1,6 @@
 """A step as a timeline of allocations: what is on one GPU, from the first forward to the optimizer's step."""
 
-from calc.memory.timeline import Instant, Timeline
+from calc.memory.ledger import Line, Phase
+from calc.memory.timeline import Timeline
 
-__all__ = ["Instant", "Timeline"]
+__all__ = ["Line", "Phase", "Timeline"]

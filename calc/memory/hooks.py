@@ -63,9 +63,3 @@ class Stack(Protocol):
 
     def end_backward(self, memory: Timeline, step: Step) -> None:
         """When all gradients are there."""
-
-    def persistent(self, step: Step) -> dict[str, int]:
-        """Buffers that live from the first step to the last, in bytes by line."""
-
-    def optimizer_step(self, memory: Timeline, step: Step) -> None:
-        """What the optimizer's step needs."""

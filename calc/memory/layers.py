@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from calc.activations import Op, _Layer
 from calc.memory.hooks import Stack
 from calc.memory.training import Training, packed
 from calc.models import Block, Model, Tensor
+from calc.models.families import Op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,13 @@ def frozen_start(ops: Iterable[Op]) -> int:
     return sum(op.saved for op in takewhile(lambda op: not (op.numel or op.summed), ops))
 
 
+def kept_bytes(stream: int, operations: tuple[Op, ...], *, again: bool, matmuls: bool) -> int:
+    """Bytes per token that a layer keeps from its forward to its backward: all, its input, or its products too."""
+    if not again:
+        return sum(op.saved for op in operations)
+    return stream + (sum(op.result for op in operations) if matmuls else 0)
+
+
 def layer(
     training: Training, stack: Stack, block: Block, operations: tuple[Op, ...], *, again: bool, matmuls: bool
 ) -> Layer:
@@ -76,9 +83,7 @@ def layer(
     autocast = training.compute == "autocast"
     stream = training.residual_itemsize * hidden_size(training.model)
     saved, fixed = sum(op.saved for op in operations), sum(op.summed for op in operations)
-    kept = saved
-    if again:
-        kept = stream + (sum(op.result for op in operations) if matmuls else 0)
+    kept = kept_bytes(stream, operations, again=again, matmuls=matmuls)
     trains = [t for t in block.tensors if t.trainable]
     # An fp32 input is itself the copy that the first norm keeps.
     shared = training.residual_itemsize == 4 and operations[0].name == "input_layernorm"
@@ -102,8 +107,8 @@ def _backward(training: Training, stack: Stack, operations: tuple[Op, ...], trai
     autocast, found, done, complete = training.compute == "autocast", list[Operation](), 0, False
     for op in reversed(operations):
         done += op.numel
-        kept, passing = stack.weight_gradients(training, op.numel, op.fresh)
-        half = 2 * min(op.fresh, op.cast) if autocast else 0
+        kept, passing = stack.weight_gradients(training, op.numel, op.largest_weight_gradient)
+        half = 2 * min(op.largest_weight_gradient, op.cast) if autocast else 0
         found.append(
             Operation(
                 work=op.work,
@@ -121,7 +126,3 @@ def _backward(training: Training, stack: Stack, operations: tuple[Op, ...], trai
 
 def hidden_size(model: Model) -> int:
     return int(str(model.config["hidden_size"]))
-
-
-def operations_of(model: Model, block: Block, training: Training, attention: str, seq_len: int) -> tuple[Op, ...]:
-    return tuple(_Layer(model, block, training.compute, training.adapters, attention, seq_len).ops())

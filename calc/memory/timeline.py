@@ -7,9 +7,10 @@ The peak is the largest running sum, and its lines are what is held then.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
+
+from calc.memory.ledger import Phase
 
 Key = TypeVar("Key", bound=Hashable)
 #: Turns of a repeating pattern that are played: the first, second and third, and the last two.
@@ -17,20 +18,17 @@ FIRST, LAST = 3, 2
 
 
 class Event(NamedTuple):
-    """One allocation (positive) or free (negative) of a line, in bytes, and the instant it falls in."""
+    """One allocation (positive) or free (negative) of a line in bytes, and all that is held after it.
+
+    `instant` is the part of the step, empty before the first that has a name, `layer` the layer's number from 0, None
+    between layers.
+    """
 
     instant: str
+    layer: int | None
     line: str
     bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Instant:
-    """The worst moment of one part of a step: its name, and the bytes of each line held then."""
-
-    name: str
-    bytes: int
-    lines: Mapping[str, int]
+    total: int
 
 
 class Timeline:
@@ -44,7 +42,7 @@ class Timeline:
     >>> memory.alloc("activations", 12)
     >>> memory.free("activations")
     >>> memory.peak("forward")
-    Instant(name='forward', bytes=42, lines={'weights': 30, 'activations': 12})
+    Phase(instant='forward', bytes=42, held={'weights': 30, 'activations': 12})
     """
 
     def __init__(self, *, every_layer: bool = False) -> None:
@@ -52,9 +50,10 @@ class Timeline:
         self.held: dict[str, int] = {}
         self.total = 0
         self.events: list[Event] = []
-        self.peaks: dict[str, Instant] = {}
+        self.peaks: dict[str, Phase] = {}
         self._instant, self._most = "", -1
         self._lines: Mapping[str, int] = {}
+        self._layer: int | None = None
 
     def instant(self, name: str) -> None:
         """Begin the part of the step that is called `name`, or go on with it."""
@@ -63,11 +62,11 @@ class Timeline:
         self._close()
         self._instant = name
         known = self.peaks.get(name)
-        self._most, self._lines = (known.bytes, known.lines) if known else (-1, {})
+        self._most, self._lines = (known.bytes, known.held) if known else (-1, {})
 
     def _close(self) -> None:
         if self._most >= 0:
-            self.peaks[self._instant] = Instant(self._instant, self._most, self._lines)
+            self.peaks[self._instant] = Phase(self._instant, self._most, self._lines)
 
     def alloc(self, line: str, num_bytes: int) -> None:
         """Allocate `num_bytes` more of `line`."""
@@ -75,9 +74,15 @@ class Timeline:
         held[line] = held.get(line, 0) + num_bytes
         self.total += num_bytes
         if self.every_layer:
-            self.events.append(Event(self._instant, line, num_bytes))
-        if self.total > self._most:
+            self.events.append(Event(self._instant, self._layer, line, num_bytes, self.total))
+        if self.total >= self._most:  # of two alike the later
             self._most, self._lines = self.total, held.copy()
+
+    def burst(self, line: str, num_bytes: int) -> None:
+        """Allocate `num_bytes` of `line` for a moment, and free them."""
+        if self.every_layer or self.total + num_bytes >= self._most:
+            self.alloc(line, num_bytes)
+            self.free(line, num_bytes)
 
     def free(self, line: str, num_bytes: int | None = None) -> None:
         """Free `num_bytes` of `line`, or all that is held of it."""
@@ -86,7 +91,7 @@ class Timeline:
             self.held[line] -= freed
             self.total -= freed
             if self.every_layer:
-                self.events.append(Event(self._instant, line, -freed))
+                self.events.append(Event(self._instant, self._layer, line, -freed, self.total))
 
     def move(self, line: str, to: str) -> None:
         """Call what is held of `line` by another name; nothing is allocated."""
@@ -94,21 +99,25 @@ class Timeline:
         self.free(line)
         self.alloc(to, num_bytes)
 
-    def peak(self, name: str) -> Instant:
+    def peak(self, name: str) -> Phase:
         """The worst moment of the part called `name`; `KeyError` where nothing was allocated in it."""
         self._close()
         return self.peaks[name]
 
-    def instants(self) -> tuple[Instant, ...]:
+    def instants(self) -> tuple[Phase, ...]:
         """The worst moment of each part that has a name, in the order of the step."""
         self._close()
         return tuple(found for name, found in self.peaks.items() if name)
 
-    def repeat(self, order: Sequence[Key], body: Callable[[Key, Key | None], None]) -> None:
+    def repeat(
+        self, order: Sequence[Key], body: Callable[[Key, Key | None], None], *, last_first: bool = False
+    ) -> None:
         """Play `body(layer, following)` for each layer of `order`; turns in between that only repeat are skipped.
 
+        With `last_first` the order begins with the last layer.
+
         Of a pattern that repeats, the first, second and third turn and the last two are played. What the third
-        moved is moved once more for every turn between, frees before allocations, so that no false peak appears.
+        moved is moved once more for every turn between, all at once, so that no false peak appears.
         """
         at = 0
         for size, times in patterns(tuple(order)):
@@ -117,20 +126,19 @@ class Timeline:
                     continue
                 before = dict(self.held) if turn == FIRST - 1 else {}
                 for layer in range(at + turn * size, at + (turn + 1) * size):
+                    self._layer = len(order) - 1 - layer if last_first else layer
                     body(order[layer], order[layer + 1] if layer + 1 < len(order) else None)
-                if turn == FIRST - 1 and not self.every_layer:
+                if turn == FIRST - 1 and times > FIRST + LAST and not self.every_layer:
                     self._again(before, times - LAST - FIRST)
             at += size * times
+        self._layer = None
 
     def _again(self, before: Mapping[str, int], times: int) -> None:
-        """Move `times` times more what has moved since `before`."""
-        moved = {line: held - before.get(line, 0) for line, held in self.held.items()}
-        for line, num_bytes in moved.items() if times > 0 else ():
-            if num_bytes < 0:
-                self.free(line, -num_bytes * times)
-        for line, num_bytes in moved.items() if times > 0 else ():
-            if num_bytes > 0:
-                self.alloc(line, num_bytes * times)
+        """Move `times` times more what has moved since `before`: between two turns, where no peak is."""
+        for line, held in self.held.items():
+            moved = times * (held - before.get(line, 0))
+            self.held[line] += moved
+            self.total += moved
 
 
 @lru_cache(maxsize=1024)

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calc.activations import Head
 from calc.memory.hooks import Stack
 from calc.memory.layers import Layer
 from calc.memory.timeline import Timeline
 from calc.memory.training import Training
+from calc.models.families import Head
 
 #: A layer's kind, and whether it is recomputed.
 Key = tuple[int, bool]
@@ -25,10 +25,12 @@ class Step:
 
     `order` names the layer at each depth, `first` and `last` are the units of the model's ends. `tables` are bytes per
     position. `before` is what the first layer keeps more (or less) than its like, `leaf` whether the embedding's
-    output takes a gradient though its weight is frozen. `waiting` micro-batches of a pipeline have been begun.
+    output takes a gradient though its weight is frozen. `waiting` is what micro-batches keep that a pipeline has begun.
     In bytes: `head_gradient` and `embedding_gradient` as the backward makes them, `fused_gradient` what a fused loss
-    makes of the head's in its forward, `head_cast` what autocast copies of the head, `resident` what stays on the GPU
-    between steps, by line. `implementation` is how the optimizer's step is written: fused, foreach or for-loop.
+    makes of the head's in its forward, `head_cast` what autocast copies of the head, and by line: `resident` what
+    stays on the GPU between steps, `persistent` buffers that live as long, `whole` what the stack holds of the whole
+    model for a while, `update` what the optimizer's step takes with its gradients, None for one on the host, and
+    `waiting_fixed` as `waiting`, whatever the tokens.
     """
 
     training: Training
@@ -42,19 +44,13 @@ class Step:
     head_cast: int
     embedding_gradient: int
     resident: Mapping[str, int]
+    persistent: Mapping[str, int]
+    whole: Mapping[str, int]
+    update: Mapping[str, int] | None
     before: int
     leaf: bool
     waiting: int
-    implementation: str
-
-    @property
-    def kept(self) -> int:
-        """Bytes per token, then bytes whatever the tokens, that a whole forward leaves to its backward."""
-        return self.before + sum(self.layers[key].kept for key in self.order)
-
-    @property
-    def kept_fixed(self) -> int:
-        return sum(fixed(self.layers[key]) for key in self.order)
+    waiting_fixed: int
 
 
 def fixed(layer: Layer) -> int:
@@ -70,13 +66,13 @@ def train_step(memory: Timeline, stack: Stack, steps: Sequence[Step], seq_len: i
         memory.instant("")
         stack.begin_forward(memory, step)
         tables = step.head.tables * seq_len + step.head.inputs * tokens
-        memory.alloc("saved activations", tables + step.waiting * (step.kept * tokens + step.kept_fixed))
-        memory.alloc("saved activations", step.before * tokens)
+        earlier = step.waiting * tokens + step.waiting_fixed
+        memory.alloc("saved activations", tables + earlier + step.before * tokens)
         forward(memory, stack, step, tokens)
         loss(memory, stack, step, tokens)
         backward(memory, stack, step, tokens)
         embedding(memory, stack, step, tokens)
-    optimizer(memory, stack, steps[-1])
+    optimizer(memory, steps[-1])
 
 
 def forward(memory: Timeline, stack: Stack, step: Step, tokens: int) -> None:
@@ -103,18 +99,15 @@ def loss(memory: Timeline, stack: Stack, step: Step, tokens: int) -> None:
     cached = memory.held.get("weights cast by autocast", 0)
     memory.alloc("weights cast by autocast", step.head_cast)
     memory.alloc("head gradient", step.fused_gradient)
-    memory.alloc("logits and loss", head.forward * tokens)
-    memory.free("logits and loss")
+    memory.burst("logits and loss", head.forward * tokens)
     memory.free("weights cast by autocast", cached)
     stack.end_forward(memory, step)
     memory.instant("head_bwd")
-    memory.alloc("logits and loss", head.backward * tokens)
-    memory.free("logits and loss")
+    memory.burst("logits and loss", head.backward * tokens)
     memory.free("head gradient")
     stack.pre_head_backward(memory, step)
     memory.alloc("head gradient", step.head_gradient)
-    memory.alloc("logits and loss", head.weight_work * tokens)
-    memory.free("logits and loss")
+    memory.burst("logits and loss", head.weight_work * tokens)
     memory.free("weights cast by autocast")
     stack.post_head_backward(memory, step)
     memory.free("saved activations", head.norm * tokens)
@@ -143,7 +136,7 @@ def backward(memory: Timeline, stack: Stack, step: Step, tokens: int) -> None:
         stack.post_backward(memory, layer.unit)
         memory.free("activation gradients")
 
-    memory.repeat(step.order[::-1], layer_backward)
+    memory.repeat(step.order[::-1], layer_backward, last_first=True)
 
 
 def operations(memory: Timeline, stack: Stack, layer: Layer, tokens: int, line: str) -> None:
@@ -153,14 +146,13 @@ def operations(memory: Timeline, stack: Stack, layer: Layer, tokens: int, line: 
     if layer.recomputed:
         alloc(line, layer.saved * tokens + layer.fixed + layer.cast)
     for operation in layer.operations:
-        work = operation.work * tokens
         if operation.cast:
             free(line, operation.cast)
         if operation.complete:
             stack.gradients_complete(memory, layer.unit)
-        alloc("layer gradients", operation.made + operation.passing)
-        alloc("activation gradients", work)
-        free("activation gradients", work)
+        if operation.made or operation.passing:
+            alloc("layer gradients", operation.made + operation.passing)
+        memory.burst("activation gradients", operation.work * tokens)
         if operation.passing:
             free("layer gradients", operation.passing)
         free(line, operation.saved * tokens + operation.fixed)
@@ -182,11 +174,13 @@ def embedding(memory: Timeline, stack: Stack, step: Step, tokens: int) -> None:
     stack.end_backward(memory, step)
 
 
-def optimizer(memory: Timeline, stack: Stack, step: Step) -> None:
+def optimizer(memory: Timeline, step: Step) -> None:
     """The optimizer's step: what was transient is gone, states and gradients are there."""
     for line in [*memory.held]:
-        if line not in ("gradients", *step.resident, *stack.persistent(step)):
+        if line not in step.resident and line not in step.persistent:
             memory.free(line)
+    if step.update is not None:
+        memory.free("gradients")
     memory.instant("step")
-    stack.optimizer_step(memory, step)
-    memory.alloc("step temporaries", 0)
+    for line, num_bytes in (step.update or {"step temporaries": 0}).items():
+        memory.alloc(line, num_bytes)

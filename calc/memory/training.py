@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from calc.activations import compute_dtype
 from calc.models import Model, Tensor
-from calc.states import Optimizer, Recipe
+from calc.optimizers import Optimizer
+from calc.precision import Recipe, compute_dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,11 @@ class Training:
     def compute_itemsize(self) -> int:
         """Bytes of one element of a matrix product's input."""
         return 4 if self.compute == "fp32" else 2
+
+    @property
+    def gather_itemsize(self) -> int:
+        """Bytes of an element of a trainable weight as ranks send it to each other."""
+        return 4 if self.recipe.name == "fp32" else 2
 
     @property
     def residual_itemsize(self) -> int:

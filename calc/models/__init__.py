@@ -1,7 +1,7 @@
 """A model is its parameter tensors, listed from the fields of its `config.json` as transformers makes them.
 
-`tensors` says what a model is, `architectures` lists its tensors by a table in `calc/data`,
-`fields` reads the config, `kinds` tells its layers apart, `registry` finds a model, `adapters` adds LoRA.
+`tensors` says what a model is, `families` has a file per family of layers, `architectures` lists a model's
+tensors by its family, `registry` finds a model, `adapters` adds LoRA, `parts` says what one rank holds.
 """
 
 from calc.models.adapters import with_adapters

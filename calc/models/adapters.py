@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from calc.models.fields import table
+from calc.models.families import family_of
 from calc.models.tensors import Model, Tensor
 from calc.units import InputError, unknown, whole
 
@@ -27,14 +27,14 @@ def with_adapters(model: Model, *, rank: int, targets: str | Sequence[str] = ALL
     >>> with_adapters(load("llama-3.1-8b"), rank=16).num_trainable
     41943040
     """
-    if not model.has_architecture:
+    family = family_of(model)
+    if not model.has_architecture or not family:
         raise InputError(f"{model.name} is a bare count; LoRA needs the shapes of a model's layers")
-    row = table()["architectures"][table()["same_as"].get(model.model_type, model.model_type)]
-    fused = table()["lora"].get(row.get("lora"), {})
-    chosen = _chosen(model, targets, fused)
+    chosen = _chosen(model, targets, family.fused)
     tensors = [tensor for tensor in model.tensors if tensor.name in chosen]
-    if row.get("lora_refuses") in {_leaf(tensor) for tensor in tensors}:
-        raise InputError(f"peft refuses LoRA on {row['lora_refuses']} of {model.model_type}; name the other targets")
+    if family.lora_refuses in {_leaf(tensor) for tensor in tensors}:
+        refused = f"{family.lora_refuses} of {model.model_type}"
+        raise InputError(f"peft refuses LoRA on {refused}; name the other targets")
     dimensions = [min(tensor.shape[-2:]) for tensor in tensors]
     limit = min((size for size in dimensions if size >= NARROW), default=max(dimensions))
     if whole("rank", rank, 1, 10**6) > limit:
@@ -46,7 +46,7 @@ def with_adapters(model: Model, *, rank: int, targets: str | Sequence[str] = ALL
             result.append(replace(tensor, trainable=False))
             if tensor.name in chosen:
                 *experts, out, into = tensor.shape
-                if row.get("attention") == "gpt2_attention":  # GPT-2 stores its matrices as (in, out)
+                if family.transposed:
                     out, into = into, out
                 inner = rank * chosen[tensor.name] * (experts[0] if experts else 1)
                 for matrix, shape in (("lora_A", (inner, into)), ("lora_B", (out, inner))):

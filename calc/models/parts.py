@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
+from calc.models.families import family_of
 from calc.models.tensors import Model, Tensor
 from calc.units import InputError, ceil_div
-
-#: Cut by outputs, by inputs, and held whole by every rank of a tensor-parallel group.
-COLUMNS = ("q_proj", "k_proj", "v_proj", "qkv_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj", "gate_up_proj")
-ROWS = ("o_proj", "down_proj")
-WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "shared_expert_gate")
 
 
 def part(model: Model, *, tp: int = 1, ep: int = 1, pp: int = 1, stage: int = 0) -> Model:
@@ -41,10 +37,12 @@ def part(model: Model, *, tp: int = 1, ep: int = 1, pp: int = 1, stage: int = 0)
     sizes = {name: _divided(name, size, "tp", tp) for name, size in heads.items()}
     sizes["vocab_size"] = ceil_div(int(str(model.config["vocab_size"])), tp)
     begin, end = (model.num_layers * index // pp for index in (stage, stage + 1))
+    family = family_of(model)
+    slices = family.slices if family else {}
     copy = tuple(replace(t, name="lm_head.weight", kind="linear") for t in model.first if model.tied and pp > 1)
 
     def cut(tensors: Iterable[Tensor], held: bool = True) -> tuple[Tensor, ...]:
-        return tuple(_slice(tensor, tp, ep) for tensor in tensors if held)
+        return tuple(_slice(tensor, slices, tp, ep) for tensor in tensors if held)
 
     layers = {block: tuple(n for n in block.layers if begin <= n < end) for block in model.blocks}
     return replace(
@@ -79,23 +77,33 @@ def only(model: Model, *, experts: bool) -> Model:
     return replace(model, first=first, blocks=tuple(blocks), last=last)
 
 
-def _slice(tensor: Tensor, tp: int, ep: int) -> Tensor:
-    shape, name, expert = list(tensor.shape), tensor.name, tensor.kind == "expert"
-    parent, _, leaf = name.removesuffix(".default.weight").removesuffix("_bias").rpartition(".")
-    module = parent.rpartition(".")[2] if leaf in ("weight", "bias", "lora_A", "lora_B") else leaf
-    if expert:
+def _slice(tensor: Tensor, slices: Mapping[str, str], tp: int, ep: int) -> Tensor:
+    """What a rank holds of `tensor`; the experts by `ep`, a module as `slices` says it."""
+    shape, name = list(tensor.shape), tensor.name
+    active = tensor.active
+    if tensor.kind == "expert":
         shape[0] = _divided(name, shape[0], "ep", ep)
+        # A rank's experts see the tokens of all its group, so that as many expert copies of a token stay with it.
+        active = min(Fraction(1), active * ep)
+    module, leaf = _module(name)
+    side = slices.get(module, "")
     if "*" not in name:
         shape[0] = shape[0] if tensor.kind == "norm" else ceil_div(shape[0], tp)
-    elif module in (*COLUMNS, "sinks") and leaf != "lora_A":
-        side = -1 if leaf == "bias" or len(shape) == 1 else -2
-        shape[side] = _divided(name, shape[side], "tp", tp)
-    elif module in ROWS and leaf not in ("lora_B", "bias"):
+    elif side == "columns" and leaf != "lora_A":
+        axis = -1 if leaf == "bias" or len(shape) == 1 else -2
+        shape[axis] = _divided(name, shape[axis], "tp", tp)
+    elif side == "rows" and leaf not in ("lora_B", "bias"):
         shape[-1] = _divided(name, shape[-1], "tp", tp)
-    elif tp > 1 and tensor.kind in ("linear", "other") and module not in (*COLUMNS, *ROWS, *WHOLE):
+    elif tp > 1 and tensor.kind in ("linear", "other") and not side:
         raise InputError(f"tensor parallelism of {name} is not written down; leave tp at 1")
-    # A rank's experts see the tokens of all its group, so that as many expert copies of a token stay with it.
-    return replace(tensor, shape=tuple(shape), active=min(Fraction(1), tensor.active * ep) if expert else tensor.active)
+    return replace(tensor, shape=tuple(shape), active=active)
+
+
+def _module(name: str) -> tuple[str, str]:
+    """The module of a tensor and the last word of its name; a parameter of a module may be one itself."""
+    parent, _, leaf = name.removesuffix(".default.weight").removesuffix("_bias").rpartition(".")
+    inside = leaf in ("weight", "bias", "lora_A", "lora_B")
+    return parent.rpartition(".")[2] if inside else leaf, leaf
 
 
 def _divided(name: str, size: int, degree: str, by: int) -> int:

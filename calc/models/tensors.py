@@ -43,6 +43,14 @@ class Block:
     attention: str
     #: swiglu | geglu | gelu | relu2 | moe | none
     mlp: str
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        found = hash((self.name, self.layers, self.tensors, self.attention, self.mlp))
+        object.__setattr__(self, "_hash", found)
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def numel(self) -> int:
@@ -57,7 +65,7 @@ class Model:
     name: str
     model_type: str
     #: The text config's fields by their Hugging Face names, defaults filled in; read-only.
-    config: Mapping[str, object] = field(hash=False)
+    config: Mapping[str, object]
     #: What precedes the blocks: the embeddings.
     first: tuple[Tensor, ...]
     blocks: tuple[Block, ...] = ()
@@ -65,6 +73,16 @@ class Model:
     last: tuple[Tensor, ...] = ()
     tied: bool = False
     assumptions: tuple[str, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Models are keys of caches: their hash is computed once, without the config."""
+        ends = (self.first, self.blocks, self.last)
+        found = hash((self.name, self.model_type, *ends, self.tied, self.assumptions))
+        object.__setattr__(self, "_hash", found)
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
+from calc.optimizers import OPTIMIZERS, Optimizer
+from calc.precision import RECIPES, Recipe
 from calc.stacks.base import Stack
 from calc.stacks.ddp import DDP
 from calc.stacks.deepspeed3 import DeepSpeed3
@@ -22,7 +24,17 @@ from calc.stacks.single import Single
 from calc.stacks.zero_redundancy import ZeroRedundancy
 from calc.units import InputError, named, records
 
-__all__ = ["STACKS", "STRATEGIES", "ModelStates", "Stack", "Strategy", "choose", "get_strategy", "settings_of"]
+__all__ = [
+    "STACKS",
+    "STRATEGIES",
+    "ModelStates",
+    "Stack",
+    "Strategy",
+    "choose",
+    "get_strategy",
+    "refuse",
+    "settings_of",
+]
 
 #: Every stack, in the order in which a strategy's are tried.
 STACKS: tuple[type[Stack], ...] = (
@@ -77,12 +89,36 @@ def choose(strategy: str, recipe: str) -> type[Stack]:
     for stack in STACKS:
         if stack.strategy == strategy and recipe in stack.recipes:
             return stack
-    ways = dict.fromkeys(stack.strategy for stack in STACKS if recipe in stack.recipes)
-    fitting = [name for stack in STACKS if stack.strategy == strategy for name in stack.recipes]
+    ways = [name for name in STRATEGIES if recipe in recipes_of(name)]
+    fitting = recipes_of(strategy)
     raise InputError(
         f"recipe {recipe!r} does not run under strategy {strategy!r}; it runs under: {', '.join(ways)}; "
         f"{strategy} takes recipe: {', '.join(fitting)}"
     )
+
+
+def recipes_of(strategy: str) -> tuple[str, ...]:
+    """The recipes that a stack holds under `strategy`, in the order of `RECIPES`.
+
+    >>> recipes_of("zero2")
+    ('zero', 'deepspeed')
+    """
+    held = {name for stack in STACKS if stack.strategy == strategy for name in stack.recipes}
+    return tuple(name for name in RECIPES if name in held)
+
+
+def refuse(strategy: str, recipe: Recipe, optimizer: Optimizer) -> None:
+    """Raise `InputError`, with what is allowed, where the three do not run together.
+
+    Source: each pair was run on two real ranks (Verification page).
+    """
+    stack = choose(strategy, recipe.name)
+    if reason := optimizer.refusal(stack.shards, recipe):
+        fitting = (name for name, other in OPTIMIZERS.items() if not other.refusal(stack.shards, recipe))
+        raise InputError(
+            f"optimizer {optimizer.name!r} does not run under strategy {strategy!r} with recipe {recipe.name!r}: "
+            f"{reason}; allowed: {', '.join(fitting)}"
+        )
 
 
 def settings_of(stack: type[Stack]) -> tuple[str, ...]:

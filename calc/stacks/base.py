@@ -11,14 +11,15 @@ from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import Any, ClassVar
 
-from calc.activations import step_temporaries
 from calc.memory.timeline import Timeline
 from calc.memory.train_step import Step
 from calc.memory.training import Training, packed
 from calc.models import Model, Tensor
 from calc.models.parts import only
-from calc.stacks.shards import ModelStates, Piece, numel_of, scales, stored, trainable
-from calc.states import Recipe, state_bytes
+from calc.optimizers import WHOLE, Piece, state_bytes
+from calc.precision import Recipe
+from calc.stacks.collectives import Collective
+from calc.stacks.shards import ModelStates, flat, numel_of, scales, stored, trainable
 from calc.units import DTYPE_BYTES, ceil_div
 
 STATES = ("weights", "master", "optimizer")
@@ -45,11 +46,13 @@ class Stack:
     strategy: ClassVar[str]
     recipes: ClassVar[tuple[str, ...]]
     owner: ClassVar[str] = ""
+    #: Whether it is made for one rank.
+    alone: ClassVar[bool] = False
     stage: ClassVar[int] = 0
     #: What an optimizer is handed: whole tensors, DTensor shards, or flat ones.
-    shards: ClassVar[str] = "whole"
-    #: Whether the optimizer is handed one flat tensor.
-    one_tensor: ClassVar[bool] = False
+    shards: ClassVar[str] = WHOLE
+    #: Whether each rank holds all, and the one-line formula adds one live copy of the gradients.
+    live_bucket: ClassVar[bool] = False
     #: What `offload` may be.
     offloads: ClassVar[tuple[str, ...]] = ("none",)
 
@@ -77,6 +80,15 @@ class Stack:
         """The recipe that the stack holds through its step where it is told `recipe`."""
         return recipe
 
+    def accounting(self, recipe: str) -> tuple[str, ...]:
+        """What must be said of how the stack is counted under `recipe`, one line each."""
+        replicated = "DDP holds everything on every GPU: more GPUs add throughput, not capacity"
+        return (replicated,) if self.live_bucket else ()
+
+    def remarks(self, model: Model, ep: int) -> tuple[str, ...]:
+        """What must be said of this model on this stack, one line each."""
+        return ()
+
     # What one rank keeps.
 
     def cut(self, tensors: Iterable[Tensor], ranks: int, recipe: Recipe) -> int:
@@ -91,7 +103,11 @@ class Stack:
         """What each rank hands its optimizer; ranks like another are left out."""
         yield [(t.shape, t.kind, t.count) for t in trainable(training.model.tensors)]
 
-    def whole(self, line: str, tensors: Iterable[Tensor], ranks: int) -> int:
+    def handed(self, training: Training, ranks: int) -> Iterator[list[Piece]]:
+        """What each of `ranks` hands its optimizer: pieces, but for one rank whole tensors."""
+        return self.pieces(training, ranks) if ranks > 1 else Stack.pieces(self, training, ranks)
+
+    def undivided(self, line: str, tensors: Iterable[Tensor], ranks: int) -> int:
         """Elements of a copy that is not divided."""
         return numel_of(tensors)
 
@@ -132,13 +148,13 @@ class Stack:
             trained, frozen = trainable(tensors), tuple(t for t in tensors if not t.trainable)
             for copy in recipe.copies:
                 divided = ranks > 1 and self.stage >= copy.stage
-                elements = self.cut(trained, ranks, recipe) if divided else self.whole(copy.line, trained, ranks)
+                elements = self.cut(trained, ranks, recipe) if divided else self.undivided(copy.line, trained, ranks)
                 lines[copy.line] += count * copy.itemsize * elements
             small = stored(frozen, base)
             elements = self.cut(small, ranks, recipe) if self.stage == 3 and ranks > 1 else numel_of(small)
             lines["weights"] += count * (DTYPE_BYTES.get(base, 2) * elements + scales(frozen, base))
         optimizer, found = training.optimizer, [0]
-        for held in self.pieces(training, ranks):
+        for held in self.handed(training, ranks):
             once = any(prod(shape) >= 4096 for shape, _, _ in held)
             each = (n * state_bytes(optimizer, shape, recipe.state_dtype, kind=kind) for shape, kind, n in held)
             found.append(sum(each) + (optimizer.once_bytes if once else 0))
@@ -205,9 +221,9 @@ class Stack:
     def start(self, memory: Timeline, step: Step) -> None:
         for line in STATES:
             memory.alloc(line, step.resident[line])
-        if self.preallocated(step.training) and "gradients" not in self.offloaded:
-            memory.alloc("gradients", self.all_gradients(step))
-        for line, num_bytes in self.persistent(step).items():
+        if "gradients" in step.whole:
+            memory.alloc("gradients", step.whole["gradients"])
+        for line, num_bytes in step.persistent.items():
             memory.alloc(line, num_bytes)
 
     def micro_batches(self, training: Training) -> tuple[str, ...]:
@@ -216,15 +232,16 @@ class Stack:
 
     def begin_forward(self, memory: Timeline, step: Step) -> None: ...
 
-    def persistent(self, step: Step) -> dict[str, int]:
+    def persistent(self, training: Training) -> dict[str, int]:
         """Buffers that live from the first step to the last, in bytes by line."""
         return {}
 
-    def all_gradients(self, step: Step) -> int:
-        """Bytes of all gradients on one rank."""
-        training = step.training
-        whole = step.resident["gradients"]
-        return whole * self.kept_itemsize(training) // training.recipe.itemsize("gradients")
+    def whole(self, training: Training, states: ModelStates) -> dict[str, int]:
+        """What the stack holds of the whole model for a while, in bytes by line: gradients of earlier micro-batches."""
+        if not self.preallocated(training) or "gradients" in self.offloaded:
+            return {}
+        kept, size = self.kept_itemsize(training), training.recipe.itemsize("gradients")
+        return {"gradients": states.gradients * kept // size}
 
     def pre_forward(self, memory: Timeline, unit: Any) -> None: ...
 
@@ -246,7 +263,8 @@ class Stack:
 
     def head_kept(self, step: Step) -> int:
         """Bytes that the gradients of head and final norm add to those kept."""
-        return step.head_gradient if step.training.model.tied else step.last.kept_gradients
+        kept: int = step.head_gradient if step.training.model.tied else step.last.kept_gradients
+        return kept
 
     def pre_backward(self, memory: Timeline, unit: Any, following: Any) -> None: ...
 
@@ -263,23 +281,43 @@ class Stack:
 
     # The optimizer's step.
 
-    def optimizer_step(self, memory: Timeline, step: Step) -> None:
-        """What the step of an optimizer on the GPU takes: all gradients, and its temporaries."""
-        if "optimizer" in self.offloaded:
-            return
-        memory.free("gradients")
-        memory.alloc("gradients", step.resident["gradients"])
-        training = step.training
-        numel = self.share(training, training.model.tensors, 1)
-        memory.alloc("step temporaries", self.update(step, numel))
+    def update(self, training: Training, states: ModelStates, implementation: str) -> dict[str, int] | None:
+        """What the optimizer's step takes, in bytes by line: gradients and temporaries; None for one on the host.
 
-    def update(self, step: Step, numel: int) -> int:
-        """Bytes of the optimizer's temporaries over `numel` elements."""
-        training, recipe = step.training, step.training.recipe
+        `implementation` is how the step is written: fused, foreach or for-loop.
+        """
+        if "optimizer" in self.offloaded:
+            return None
+        return {"gradients": states.gradients, "step temporaries": self.temporaries(training, implementation)}
+
+    def temporaries(self, training: Training, implementation: str) -> int:
+        """Bytes of the optimizer's temporaries on the largest rank."""
+        numel = self.share(training, training.model.tensors, 1)
+        return self.step_bytes(training, implementation, [((numel,), "all", 1)])
+
+    def on_each_rank(self, training: Training) -> Iterator[list[Piece]]:
+        """What each rank hands its optimizer; of experts the fullest rank's, beside all else."""
+        if training.ep == 1:
+            yield from self.handed(training, self.ranks)
+            return
+        parts = [replace(training, model=only(training.model, experts=experts)) for experts in (False, True)]
+        fullest = max(self.handed(parts[1], self.ranks // training.ep), key=_elements, default=[])
+        for held in self.handed(parts[0], self.ranks):
+            yield [*held, *fullest]
+
+    def step_bytes(self, training: Training, implementation: str, held: list[Piece], ranks: int = 1) -> int:
+        """Bytes of the optimizer's temporaries over the pieces of one rank, which `ranks` divide as DTensors.
+
+        States that are wider than the weights are bitsandbytes', whose kernels need none.
+        """
+        itemsize, numel = training.recipe.stepped_itemsize, _elements(held)
+        if implementation == "fused":
+            return 0
         trained = (replace(t, count=1) for t in trainable(training.model.tensors))
-        largest = numel if self.one_tensor else max((self.share(training, [t], 1) for t in trained), default=0)
-        itemsize = recipe.itemsize("master") or recipe.itemsize("weights")
-        return step_temporaries(step.implementation, itemsize, numel, largest)
+        largest = max((self.share(training, [t], 1) for t in trained), default=0)
+        if held and held[0][1] == "flat":
+            largest = numel
+        return itemsize * numel if implementation == "foreach" else 2 * itemsize * largest
 
     # Loading and saving.
 
@@ -303,6 +341,40 @@ class Stack:
         both = (*model.first, *model.last)
         yield both
         yield from (block.tensors for block in model.blocks)
+
+    # Traffic and host memory.
+
+    def collectives(self, training: Training) -> tuple[Collective, ...]:
+        """The collectives of one optimizer step, in the order of the step: gradients are all-reduced once."""
+        return (self.collective("all-reduce", "gradients", self.gradient_piece(training)),)
+
+    def collective(self, name: str, what: str, shard_bytes: int, times: int = 1) -> Collective:
+        """A collective among the ranks of the stack."""
+        return Collective(name=name, what=what, ranks=self.ranks, shard_bytes=shard_bytes, times=times)
+
+    def reduce_size(self, training: Training) -> int:
+        """Bytes of a gradient element as it is reduced."""
+        return 4 if training.recipe.itemsize("gradients") == 4 else 2
+
+    def gradient_piece(self, training: Training) -> int:
+        """Bytes of one rank's piece of all gradients, as buckets or a flat buffer divide them."""
+        return self.reduce_size(training) * flat(trainable(training.model.tensors), self.ranks)
+
+    def weight_piece(self, training: Training) -> int:
+        """Bytes of one rank's piece of all weights that were updated."""
+        return training.gather_itemsize * flat(trainable(training.model.tensors), self.ranks)
+
+    def host_bytes(self, training: Training, states: ModelStates, largest: int) -> int:
+        """Bytes of host memory for one rank while it trains, of whose `states` some are offloaded or paged.
+
+        `largest` are the elements of the largest tensor that trains.
+        """
+        away = {*self.offloaded, *(["optimizer"] if training.optimizer.paged else [])}
+        return sum(getattr(states, line) for line in away)
+
+
+def _elements(held: list[Piece]) -> int:
+    return sum(prod(shape) * count for shape, _, count in held)
 
 
 def as_stored(training: Training, tensors: Iterable[Tensor]) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from calc.memory.train_step import Step
+from calc.memory.training import Training
 from calc.stacks.base import Stack
 
 
@@ -20,11 +20,12 @@ class DDP(Stack):
 
     gradient_as_bucket_view: bool = False
 
-    strategy: ClassVar[str] = "ddp"
+    strategy = "ddp"
     recipes: ClassVar[tuple[str, ...]] = ("zero", "autocast", "fp32", "pure-bf16", "bf16-fp32-states")
-    owner: ClassVar[str] = "DDP"
+    owner = "DDP"
+    live_bucket = True
 
-    def persistent(self, step: Step) -> dict[str, int]:
+    def persistent(self, training: Training) -> dict[str, int]:
         if self.gradient_as_bucket_view:
             return {}
-        return {"gradient buckets": self.kept_itemsize(step.training) * step.training.model.num_trainable}
+        return {"gradient buckets": self.kept_itemsize(training) * training.model.num_trainable}

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from calc.memory.timeline import Timeline
 from calc.memory.train_step import Step
 from calc.memory.training import Training
-from calc.models import Tensor
+from calc.models import Model, Tensor
+from calc.optimizers import FLAT, Piece
+from calc.precision import Recipe, get_recipe
 from calc.stacks.base import Stack
-from calc.stacks.shards import Piece, trainable
-from calc.states import Recipe, get_recipe
+from calc.stacks.shards import trainable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +41,36 @@ class DeepSpeed(Stack):
     stage3_prefetch_bucket_size: int = 50_000_000
     sub_group_size: int = 1_000_000_000
 
-    recipes: ClassVar[tuple[str, ...]] = ("zero", "deepspeed")
-    owner: ClassVar[str] = "DeepSpeed"
-    shards: ClassVar[str] = "flat"
-    one_tensor: ClassVar[bool] = True
+    recipes = ("zero", "deepspeed")
+    owner = "DeepSpeed"
+    shards = FLAT
 
     def held(self, recipe: Recipe) -> Recipe:
         """The paper's accounting leaves out the fp32 gradients that DeepSpeed makes at its step."""
         return get_recipe("deepspeed") if recipe.name == "zero" else recipe
+
+    def accounting(self, recipe: str) -> tuple[str, ...]:
+        if recipe == "zero":
+            told = (
+                "recipe zero is the paper's accounting between steps; phases and peak are those of DeepSpeed, "
+                "which at its step also holds fp32 gradients, sharded"
+            )
+        else:
+            told = (
+                "states are DeepSpeed's own count at its step; the 16-bit gradients are gone when the fp32 ones "
+                "exist, so the peak can be below that sum"
+            )
+        return (told, f"reduce_bucket_size {self.reduce_bucket_size:,}, {self.sizes}")
+
+    @property
+    def sizes(self) -> str:
+        """The stage's other sizes, and what its step makes of them."""
+        raise NotImplementedError
+
+    def remarks(self, model: Model, ep: int) -> tuple[str, ...]:
+        if self.offload not in ("optimizer", "all"):
+            return ()
+        return ("DeepSpeed's optimizer on the host reads fp32 gradients, beside 16-bit ones or weights",)
 
     def made_itemsize(self, training: Training) -> int:
         return training.compute_itemsize
@@ -72,10 +95,7 @@ class DeepSpeed(Stack):
         )
 
     def pieces(self, training: Training, ranks: int) -> Iterator[list[Piece]]:
-        if ranks == 1:
-            yield from Stack.pieces(self, training, ranks)
-        else:
-            yield [((self.cut(trainable(training.model.tensors), ranks, training.recipe),), "flat", 1)]
+        yield [((self.cut(trainable(training.model.tensors), ranks, training.recipe),), "flat", 1)]
 
     def pre_head_backward(self, memory: Timeline, step: Step) -> None:
         memory.alloc("gradients being reduced", step.last.reducing)

@@ -14,35 +14,41 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
 
 from calc.memory.timeline import Timeline
 from calc.memory.train_step import Step
 from calc.memory.training import Training
 from calc.models import Model, Tensor
+from calc.precision import Recipe
 from calc.stacks.base import Stack
+from calc.stacks.collectives import Collective
 from calc.stacks.deepspeed import DeepSpeed
-from calc.stacks.shards import flat, in_order, numel_of, spans, trainable
-from calc.states import Recipe
+from calc.stacks.shards import ModelStates, flat, in_order, numel_of, spans, trainable
 from calc.units import ceil_div
+
+AVERAGED, BEYOND = "averaged gradients", "gradients beyond the partition"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeed1(DeepSpeed):
     """ZeRO-1; with `offload` optimizer master copy and states live in host memory."""
 
-    strategy: ClassVar[str] = "zero1"
-    stage: ClassVar[int] = 1
-    offloads: ClassVar[tuple[str, ...]] = ("none", "optimizer")
+    strategy = "zero1"
+    stage = 1
+    offloads = ("none", "optimizer")
 
     @property
     def offloaded(self) -> tuple[str, ...]:
         return ("master", "optimizer") if self.offload == "optimizer" else ()
 
+    @property
+    def sizes(self) -> str:
+        return "one flat partition: its fp32 gradients are all made at once"
+
     def cut(self, tensors: Iterable[Tensor], ranks: int, recipe: Recipe) -> int:
         return flat(tensors, ranks)
 
-    def whole(self, line: str, tensors: Iterable[Tensor], ranks: int) -> int:
+    def undivided(self, line: str, tensors: Iterable[Tensor], ranks: int) -> int:
         """Undivided weights lie in the padded buffer too."""
         return ranks * flat(tensors, ranks) if line == "weights" and ranks > 1 else numel_of(tensors)
 
@@ -50,11 +56,11 @@ class DeepSpeed1(DeepSpeed):
         """Bytes of gradients that are kept whole because the partition cuts them."""
         return self.kept_itemsize(training) * edge_elements(training.model, self.ranks)
 
-    def persistent(self, step: Step) -> dict[str, int]:
+    def persistent(self, training: Training) -> dict[str, int]:
         if self.offload == "none":
             return {}
-        largest = max(t.numel for t in trainable(step.training.model.tensors))
-        return {"offload buffer": step.training.compute_itemsize * largest}
+        largest = max(t.numel for t in trainable(training.model.tensors))
+        return {"offload buffer": training.compute_itemsize * largest}
 
     def pre_head_backward(self, memory: Timeline, step: Step) -> None:
         size = step.training.compute_itemsize * self.reduce_bucket_size
@@ -72,27 +78,51 @@ class DeepSpeed1(DeepSpeed):
     def end_backward(self, memory: Timeline, step: Step) -> None:
         """All gradients are averaged into a new buffer of the partition's."""
         memory.free("root gradients", memory.held["root gradients"] - step.embedding_gradient)
-        share = self.kept_itemsize(step.training) * self.share(step.training, step.training.model.tensors, 1)
-        memory.alloc("averaged gradients", share + self.edges(step.training))
+        memory.alloc(AVERAGED, step.whole[AVERAGED])
 
-    def optimizer_step(self, memory: Timeline, step: Step) -> None:
+    def whole(self, training: Training, states: ModelStates) -> dict[str, int]:
+        share = self.kept_itemsize(training) * self.share(training, training.model.tensors, 1)
+        return DeepSpeed.whole(self, training, states) | {AVERAGED: share + self.edges(training)}
+
+    def update(self, training: Training, states: ModelStates, implementation: str) -> dict[str, int] | None:
         """The partition's gradients are flattened and made fp32, and freed before the update."""
         if self.offload == "optimizer":
-            return
-        training = step.training
+            return None
         share = self.share(training, training.model.tensors, 1)
-        memory.free("gradients")
-        memory.alloc("fp32 gradients", 4 * share)
         flattened = 2 * self.kept_itemsize(training) * share + self.edges(training)
-        memory.alloc("step temporaries", max(self.update(step, share), flattened))
+        update = self.step_bytes(training, implementation, [((share,), "flat", 1)])
+        temporaries = max(update, flattened)
+        return {"fp32 gradients": 4 * share, "step temporaries": temporaries}
+
+    def reductions(self, training: Training) -> int:
+        """How often a step's gradients are reduced: once, when all micro-batches have added theirs."""
+        return 1
+
+    def collectives(self, training: Training) -> tuple[Collective, ...]:
+        """Gradients are scattered to the ranks that update them, and new weights gathered."""
+        times = self.reductions(training)
+        return (
+            self.collective("reduce-scatter", "gradients", self.gradient_piece(training), times),
+            self.collective("all-gather", "new weights", self.weight_piece(training)),
+        )
+
+    def host_bytes(self, training: Training, states: ModelStates, largest: int) -> int:
+        """With n elements of a partition: 4n master + states + 4n gradients for the optimizer + 2n updated weights,
+        one gradient in transit, and 2n more where gradients accumulate.
+        """
+        if self.offload == "none":
+            return DeepSpeed.host_bytes(self, training, states, largest)
+        share = states.master // 4
+        accumulated = 2 * share if training.accumulation > 1 else 0
+        return 10 * share + states.optimizer + 2 * largest + accumulated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeed2(DeepSpeed1):
     """ZeRO-2; with `offload` optimizer gradients live in host memory too."""
 
-    strategy: ClassVar[str] = "zero2"
-    stage: ClassVar[int] = 2
+    strategy = "zero2"
+    stage = 2
 
     @property
     def offloaded(self) -> tuple[str, ...]:
@@ -111,9 +141,16 @@ class DeepSpeed2(DeepSpeed1):
 
     def pre_embedding_backward(self, memory: Timeline, step: Step) -> None:
         DeepSpeed.pre_embedding_backward(self, memory, step)
-        memory.alloc("gradients beyond the partition", self.edges(step.training))
+        memory.alloc(BEYOND, step.whole[BEYOND])
+
+    def whole(self, training: Training, states: ModelStates) -> dict[str, int]:
+        return DeepSpeed.whole(self, training, states) | {BEYOND: self.edges(training)}
 
     def end_backward(self, memory: Timeline, step: Step) -> None: ...
+
+    def reductions(self, training: Training) -> int:
+        """Every micro-batch's gradients are scattered as they are made."""
+        return training.accumulation
 
 
 @lru_cache(maxsize=256)

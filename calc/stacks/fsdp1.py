@@ -12,16 +12,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from calc.memory.timeline import Timeline
 from calc.memory.train_step import Step
 from calc.memory.training import Training
 from calc.models import Model, Tensor
-from calc.stacks.base import Stack
+from calc.optimizers import FLAT, Piece
+from calc.precision import Recipe
 from calc.stacks.fsdp2 import ACCUMULATED, FSDP2, FsdpUnit
-from calc.stacks.shards import Piece, spans, trainable
-from calc.states import Recipe
+from calc.stacks.shards import gather_units, spans, trainable
 from calc.units import ceil_div
 
 
@@ -29,25 +28,23 @@ from calc.units import ceil_div
 class FSDP1(FSDP2):
     """`ranks` that divide flat parameters; the settings are those of FSDP2, under FSDP1's names."""
 
-    strategy: ClassVar[str] = "fsdp1"
-    recipes: ClassVar[tuple[str, ...]] = ("fsdp2-mixed", "fp32", "pure-bf16", "bf16-fp32-states")
-    shards: ClassVar[str] = "flat"
+    strategy = "fsdp1"
+    recipes = ("fsdp2-mixed", "fp32", "pure-bf16", "bf16-fp32-states")
+    shards = FLAT
+
+    def remarks(self, model: Model, ep: int) -> tuple[str, ...]:
+        return ()
 
     def cut(self, tensors: Iterable[Tensor], ranks: int, recipe: Recipe) -> int:
         return ceil_div(max((end for _, end, _ in spans(tensors, alignment(recipe))), default=0), ranks)
 
     def sections(self, model: Model) -> Iterable[tuple[tuple[Tensor, ...], int]]:
-        return flat_parameters(model)
+        return gather_units(model)
 
     def pieces(self, training: Training, ranks: int) -> Iterator[list[Piece]]:
-        if ranks == 1:
-            return Stack.pieces(self, training, ranks)
-        return self._slices(training, ranks)
-
-    def _slices(self, training: Training, ranks: int) -> Iterator[list[Piece]]:
         """Pieces on each rank where a tensor begins or ends, and on the next: others are like one of these."""
         found, edges, align = [], set[int](), alignment(training.recipe)
-        for tensors, count in flat_parameters(training.model):
+        for tensors, count in gather_units(training.model):
             if trained := trainable(tensors):
                 share, placed = self.cut(trained, ranks, training.recipe), list(spans(trained, align))
                 found.append((placed, share, count))
@@ -137,14 +134,3 @@ class FSDP1(FSDP2):
 def alignment(recipe: Recipe) -> int:
     """Elements on a multiple of which each tensor begins: 16 bytes of the compute dtype."""
     return 4 if recipe.name == "fp32" else 8
-
-
-def flat_parameters(model: Model) -> Iterator[tuple[tuple[Tensor, ...], int]]:
-    """The groups of tensors that FSDP gathers together, each with how many there are.
-
-    One per decoder layer, the root (embedding, final norm and head), and, as peft's wrapping policy
-    has it, one per adapter matrix: a trainable tensor among frozen ones would give all a gradient.
-    """
-    for tensors, count in (((*model.first, *model.last), 1), *((b.tensors, len(b.layers)) for b in model.blocks)):
-        yield tuple(t for t in tensors if t.kind != "adapter"), count
-        yield from (((t,), count) for t in tensors if t.kind == "adapter")

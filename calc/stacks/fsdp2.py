@@ -19,9 +19,11 @@ from calc.memory.timeline import Timeline
 from calc.memory.train_step import Step
 from calc.memory.training import Training
 from calc.models import Model, Tensor
+from calc.optimizers import DTENSOR, Piece
+from calc.precision import Recipe
 from calc.stacks.base import Stack
-from calc.stacks.shards import Piece, numel_of, trainable
-from calc.states import Recipe
+from calc.stacks.collectives import Collective
+from calc.stacks.shards import gather_units, numel_of, piece, trainable
 from calc.units import DTYPE_BYTES, ceil_div
 
 ACCUMULATED = "gradients accumulated whole"
@@ -74,16 +76,26 @@ class FSDP2(Stack):
     reshard_after_forward: bool = True
     no_sync: bool = False
 
-    strategy: ClassVar[str] = "fsdp2"
+    strategy = "fsdp2"
     recipes: ClassVar[tuple[str, ...]] = ("fsdp2-mixed", "fp32", "pure-bf16")
-    owner: ClassVar[str] = "FSDP"
-    stage: ClassVar[int] = 3
-    shards: ClassVar[str] = "dtensor"
-    offloads: ClassVar[tuple[str, ...]] = ("none", "all")
+    owner = "FSDP"
+    stage = 3
+    shards = DTENSOR
+    offloads = ("none", "all")
 
     @property
     def offloaded(self) -> tuple[str, ...]:
         return ("weights", "gradients", "optimizer") if self.offload == "all" else ()
+
+    def remarks(self, model: Model, ep: int) -> tuple[str, ...]:
+        ranks = self.ranks // ep
+        experts = min((t.shape[0] for t in model.tensors if t.kind == "expert"), default=self.ranks)
+        if experts >= self.ranks:
+            return ()
+        return (
+            f"{experts // ep} experts on {ranks} ranks: fully_shard cuts them by their number, so that each unit is "
+            f"gathered and reduced with room for {ranks} experts, and the fullest rank keeps a whole one",
+        )
 
     # Shards.
 
@@ -246,8 +258,7 @@ class FSDP2(Stack):
         if accumulated and self.reduce_itemsize != unit.itemsize:
             memory.free(ACCUMULATED, unit.accumulated)
         memory.free("layer gradients")
-        memory.alloc("reduce-scatter output", unit.reduce_output)
-        memory.free("reduce-scatter output")
+        memory.burst("reduce-scatter output", unit.reduce_output)
         if accumulated and self.reduce_itemsize == unit.itemsize:
             memory.free(ACCUMULATED, unit.accumulated)
         memory.alloc("gradients", unit.kept_gradients)
@@ -286,3 +297,24 @@ class FSDP2(Stack):
         memory.free("root gradients", left - embedding)
         memory.free(ACCUMULATED)
         memory.alloc("reduce-scatter output", step.first.reduce_output)
+
+    # Traffic.
+
+    def collectives(self, training: Training) -> tuple[Collective, ...]:
+        """Weights are gathered in each forward and, but for units that stay, in each backward.
+
+        Gradients are scattered after each micro-batch, with `no_sync` once.
+        """
+        units, times = tuple(gather_units(training.model)), training.accumulation
+        root_stays = training.model.has_architecture and self.wrap == "block"
+        again = units[1:] if root_stays else units
+        gathers = [("weights, forward", units)]
+        if self.reshard_after_forward and again:
+            gathers.append(("weights, backward", again))
+        size = training.gather_itemsize
+        found = [
+            self.collective("all-gather", what, piece(self, training, which, size, frozen=True), times)
+            for what, which in gathers
+        ]
+        reduced = piece(self, training, units, self.reduce_itemsize)
+        return (*found, self.collective("reduce-scatter", "gradients", reduced, 1 if self.no_sync else times))

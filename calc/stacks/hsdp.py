@@ -8,10 +8,11 @@ Source: `fully_shard` of PyTorch 2.13.0 with a two-dimensional mesh, measured on
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
+from calc.memory.training import Training
+from calc.stacks.collectives import Collective
 from calc.stacks.fsdp2 import FSDP2
-from calc.units import InputError
+from calc.units import InputError, ceil_div
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,7 @@ class HSDP(FSDP2):
 
     groups: int = 1
 
-    strategy: ClassVar[str] = "hsdp"
+    strategy = "hsdp"
 
     @property
     def world_size(self) -> int:
@@ -37,3 +38,19 @@ class HSDP(FSDP2):
         if replicas % ranks:
             raise InputError(f"shard_size {ranks:,} does not divide the {replicas:,} ranks that tp and pp leave")
         return {"ranks": ranks, "groups": replicas // ranks}
+
+    def collectives(self, training: Training) -> tuple[Collective, ...]:
+        """FSDP2's inside a group, and the sum of the shards between groups."""
+        inside = FSDP2.collectives(self, training)
+        if self.groups == 1:
+            return inside
+        last = inside[-1]
+        between = Collective(
+            name="all-reduce",
+            what="gradient shards between groups",
+            ranks=self.groups,
+            shard_bytes=ceil_div(last.shard_bytes, self.groups),
+            times=last.times,
+            stride=self.ranks,
+        )
+        return (*inside, between)

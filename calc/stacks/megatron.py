@@ -9,21 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from calc.memory.training import Training
 from calc.models import Tensor
+from calc.optimizers import FLAT, Piece
+from calc.precision import Recipe
 from calc.stacks.base import Stack
-from calc.stacks.shards import Piece, flat, numel_of, trainable
-from calc.states import Recipe
+from calc.stacks.collectives import Collective
+from calc.stacks.shards import flat, numel_of, trainable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Megatron(Stack):
     """Ranks that each hold weights and fp32 gradients, and everything else too."""
 
-    strategy: ClassVar[str] = "ddp"
-    recipes: ClassVar[tuple[str, ...]] = ("megatron",)
+    strategy = "ddp"
+    recipes = ("megatron",)
+    live_bucket = True
 
     def preallocated(self, training: Training) -> bool:
         return True
@@ -33,19 +35,24 @@ class Megatron(Stack):
 class MegatronDistributed(Megatron):
     """With `use_distributed_optimizer`: ranks that share master copy and states, as one flat buffer."""
 
-    strategy: ClassVar[str] = "zero1"
-    stage: ClassVar[int] = 1
-    shards: ClassVar[str] = "flat"
+    strategy = "zero1"
+    stage = 1
+    shards = FLAT
+    live_bucket = False
 
     def cut(self, tensors: Iterable[Tensor], ranks: int, recipe: Recipe) -> int:
         return flat(tensors, ranks)
 
-    def whole(self, line: str, tensors: Iterable[Tensor], ranks: int) -> int:
+    def undivided(self, line: str, tensors: Iterable[Tensor], ranks: int) -> int:
         """Undivided weights lie in the padded buffer too."""
         return ranks * flat(tensors, ranks) if line == "weights" and ranks > 1 else numel_of(tensors)
 
     def pieces(self, training: Training, ranks: int) -> Iterator[list[Piece]]:
-        if ranks == 1:
-            yield from Stack.pieces(self, training, ranks)
-        else:
-            yield [((self.cut(trainable(training.model.tensors), ranks, training.recipe),), "flat", 1)]
+        yield [((flat(trainable(training.model.tensors), ranks),), "flat", 1)]
+
+    def collectives(self, training: Training) -> tuple[Collective, ...]:
+        """Gradients are scattered to the ranks that update them, and new weights gathered."""
+        return (
+            self.collective("reduce-scatter", "gradients", self.gradient_piece(training)),
+            self.collective("all-gather", "new weights", self.weight_piece(training)),
+        )

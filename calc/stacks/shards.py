@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from calc.memory.training import packed
+from calc.memory.training import Training, packed
 from calc.models import Model, Tensor
+from calc.precision import Recipe
 from calc.units import DTYPE_BYTES, ceil_div, nf4_bytes
-
-#: What a rank hands its optimizer: a shape, its kind, and how many alike.
-Piece = tuple[tuple[int, ...], str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +25,15 @@ class ModelStates:
     def total(self) -> int:
         """Sum of the four lines, in bytes."""
         return self.weights + self.master + self.gradients + self.optimizer
+
+
+class Cutter(Protocol):
+    """A stack, as far as it cuts tensors among its ranks."""
+
+    @property
+    def ranks(self) -> int: ...
+
+    def cut(self, tensors: Iterable[Tensor], ranks: int, recipe: Recipe) -> int: ...
 
 
 def numel_of(tensors: Iterable[Tensor]) -> int:
@@ -81,3 +89,37 @@ def in_order(model: Model) -> Iterator[Tensor]:
     for _, block in sorted(((layer, b) for b in model.blocks for layer in b.layers), key=lambda pair: pair[0]):
         yield from block.tensors
     yield from model.last
+
+
+def gather_units(model: Model) -> Iterator[tuple[tuple[Tensor, ...], int]]:
+    """The groups of tensors that FSDP gathers together, each with how many there are.
+
+    One per decoder layer, the root (embedding, final norm and head), and, as peft's wrapping policy
+    has it, one per adapter matrix: a trainable tensor among frozen ones would give all a gradient.
+    """
+    for tensors, count in (((*model.first, *model.last), 1), *((b.tensors, len(b.layers)) for b in model.blocks)):
+        yield tuple(t for t in tensors if t.kind != "adapter"), count
+        yield from (((t,), count) for t in tensors if t.kind == "adapter")
+
+
+def piece(
+    stack: Cutter,
+    training: Training,
+    units: Iterable[tuple[Iterable[Tensor], int]],
+    itemsize: int,
+    *,
+    frozen: bool = False,
+) -> int:
+    """Bytes of one rank's piece of `units`: trainable tensors in `itemsize`, frozen ones in the base's dtype.
+
+    NF4 packs the linear layers of the blocks; their scales are on every rank anyway.
+    """
+    base, halves = training.base_dtype, 0
+    for group, count in units:
+        by_size: dict[int, list[Tensor]] = {}
+        for tensor in group:
+            size = 1 if packed(tensor, base) else 2 * DTYPE_BYTES.get(base, 2)
+            if tensor.trainable or frozen:
+                by_size.setdefault(2 * itemsize if tensor.trainable else size, []).append(tensor)
+        halves += count * sum(size * stack.cut(alike, stack.ranks, training.recipe) for size, alike in by_size.items())
+    return ceil_div(halves, 2)

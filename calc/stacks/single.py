@@ -7,21 +7,19 @@ Source: PyTorch 2.13.0, measured by its MemTracker (Verification page).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
+from calc.memory.training import Training
 from calc.stacks.base import Stack
-from calc.units import InputError
+from calc.stacks.collectives import Collective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Single(Stack):
     """One rank that holds everything."""
 
-    strategy: ClassVar[str] = "single"
-    recipes: ClassVar[tuple[str, ...]] = ("zero", "autocast", "fp32", "pure-bf16", "bf16-fp32-states")
+    strategy = "single"
+    alone = True
+    recipes = ("zero", "autocast", "fp32", "pure-bf16", "bf16-fp32-states")
 
-    @classmethod
-    def spread(cls, replicas: int, shard_size: int) -> dict[str, int]:
-        if replicas != 1:
-            raise InputError(f"strategy 'single' takes 1 GPU for each tp and pp, not {replicas:,}")
-        return {"ranks": 1}
+    def collectives(self, training: Training) -> tuple[Collective, ...]:
+        return ()

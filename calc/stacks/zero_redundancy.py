@@ -10,33 +10,34 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
-from calc.memory.train_step import Step
 from calc.memory.training import Training
 from calc.models import Tensor
+from calc.optimizers import Optimizer, Piece, is_muon
+from calc.stacks.collectives import Collective
 from calc.stacks.ddp import DDP
-from calc.stacks.shards import Piece, trainable
-from calc.states import Optimizer, is_muon
+from calc.stacks.shards import trainable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroRedundancy(DDP):
     """Ranks that each hold weights and gradients, and share the optimizer states tensor by tensor."""
 
-    strategy: ClassVar[str] = "zero1"
-    recipes: ClassVar[tuple[str, ...]] = ("fp32", "pure-bf16", "bf16-fp32-states")
-    stage: ClassVar[int] = 1
+    strategy = "zero1"
+    recipes = ("fp32", "pure-bf16", "bf16-fp32-states")
+    stage = 1
+    live_bucket = False
 
-    def persistent(self, step: Step) -> dict[str, int]:
-        return DDP.persistent(self, step) if self.ranks > 1 else {}
+    def persistent(self, training: Training) -> dict[str, int]:
+        return DDP.persistent(self, training) if self.ranks > 1 else {}
 
     def pieces(self, training: Training, ranks: int) -> Iterator[list[Piece]]:
-        trained = trainable(training.model.tensors)
-        if ranks == 1:
-            yield [(t.shape, t.kind, t.count) for t in trained]
-        else:
-            yield from dealt(trained, training.optimizer, ranks)
+        yield from dealt(trainable(training.model.tensors), training.optimizer, ranks)
+
+    def collectives(self, training: Training) -> tuple[Collective, ...]:
+        """DDP's, and each rank broadcasts the tensors that it has updated."""
+        reduced = DDP.collectives(self, training)
+        return (*reduced, self.collective("broadcast", "new weights", self.weight_piece(training)))
 
 
 def dealt(tensors: Iterable[Tensor], optimizer: Optimizer, ranks: int) -> list[list[Piece]]:

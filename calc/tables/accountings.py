@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from calc.audit.ledgers import ledgers
-from calc.estimate import Run, estimate
+from calc.estimate import estimate
+from calc.job import Job
 from calc.models import Model
-from calc.sharding import STRATEGIES, get_strategy, kept
-from calc.states import OPTIMIZERS, RECIPES, get_recipe, state_bytes
+from calc.optimizers import OPTIMIZERS, state_bytes
+from calc.precision import RECIPES, get_recipe
+from calc.stacks import STRATEGIES, ModelStates, get_strategy
 from calc.tables.memory import undivided
 from calc.tables.text import LINES, TITLES, markdown, number, per_param, short, size
 from calc.units import ceil_div, decimal, records
@@ -48,10 +50,10 @@ def parts_table(model: Model, count: int) -> str:
     stacks = {"DeepSpeed ZeRO-1": "zero1", "DeepSpeed ZeRO-2": "zero2", "DeepSpeed ZeRO-3": "zero3"}
     rows = []
     for title, strategy in {**stacks, whole: "fsdp2", "FSDP, fully sharded": "fsdp2"}.items():
-        run = Run(model=model, world_size=count, strategy=strategy)
-        states, gathered = estimate(run).states, 2 * model.num_params if title == whole else 0
+        job = Job.of(model=model, world_size=count, strategy=strategy)
+        states, gathered = estimate(job).states, 2 * model.num_params if title == whole else 0
         parts = [*(getattr(states, line) for line in LINES), gathered, states.total + gathered]
-        cells = [per_param(part, model.num_params) if part else "–" for part in (*parts, undivided(run) + gathered)]
+        cells = [per_param(part, model.num_params) if part else "–" for part in (*parts, undivided(job) + gathered)]
         rows.append([title, *cells])
     return markdown(["Run", *_HEADS, ">Gathered weights", ">Total", ">Does not shrink with N"], rows)
 
@@ -64,10 +66,14 @@ def growth_table(model: Model, counts: Sequence[int]) -> str:
         strategy, recipe = get_strategy(name), get_recipe(recipe_name)
         whole = [copy for copy in recipe.copies if copy.stage > strategy.stage]
         fixed = sum(copy.itemsize for copy in whole) + (0 if strategy.stage else _ADAMW.nominal_bytes("fp32"))
-        states = (kept(model, recipe, _ADAMW, strategy, count).total for count in counts)
+        states = (_states(model, name, recipe_name, count).total for count in counts)
         never = f"**{size(fixed * model.num_trainable)}** ({fixed} per parameter)" if fixed else "nothing"
         rows.append([strategy.title, *map(size, states), never])
     return markdown(["Strategy", *(f">{count:,} GPUs" for count in counts), ">Does not shrink with N"], rows)
+
+
+def _states(model: Model, strategy: str, recipe: str, count: int) -> ModelStates:
+    return estimate(Job.of(model=model, world_size=count, strategy=strategy, recipe=recipe)).states
 
 
 def rounding_table(cuts: Iterable[tuple[Model, int]]) -> str:
@@ -78,8 +84,7 @@ def rounding_table(cuts: Iterable[tuple[Model, int]]) -> str:
     for model, count in cuts:
         cells = []
         for name, recipe in ways.values():
-            held = kept(model, get_recipe(recipe), _ADAMW, get_strategy(name), count).optimizer
-            whole = kept(model, get_recipe(recipe), _ADAMW, get_strategy(name), 1).optimizer
+            held, whole = (_states(model, name, recipe, size).optimizer for size in (count, 1))
             cells.append(f"+{decimal(Fraction(100 * (held * count - whole), whole), 3)} %")
         rows.append([short(model.name).rpartition("/")[2], count, *cells])
     return markdown(["Model", ">GPUs", *(f">{way}" for way in ways)], rows)

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields, replace
 from html import escape
 from typing import Any
 
 from calc import gpus, models
 from calc.configs import FORMATS, write
-from calc.estimate import Estimate, Line, Run, estimate
+from calc.estimate import Estimate, Line, estimate
 from calc.fit import Verdict, verdict
 from calc.gpus import Gpu
-from calc.sharding import get_strategy
+from calc.job import Job
 from calc.tables.figures import bars
 from calc.tables.text import LINES, TITLES, number, short, size
 from calc.units import InputError
@@ -29,15 +28,15 @@ _ACTIVATIONS = re.compile("activation|logits|recomputed|inputs")
 def calculator(found: Estimate, gpu: Gpu) -> str:
     """The whole answer for a run on `gpu`, as HTML."""
     parts = (_verdict(found, gpu), _figure(found, gpu), _ledger(found), _alternatives(found, gpu))
-    return "\n".join((*parts, _files(found.run), _foot(found, gpu)))
+    return "\n".join((*parts, _files(found.job), _foot(found, gpu)))
 
 
-def options(run: Run) -> dict[str, str]:
+def options(job: Job) -> dict[str, str]:
     """The command line's options that make `run` of its model: GPUs, strategy, and what is not the default."""
-    usual = Run(model=run.model, world_size=run.world_size, strategy=run.strategy)
-    names = [field.name for field in fields(run) if field.name not in ("model", "world_size", "strategy")]
-    chosen = {name: getattr(run, name) for name in names if getattr(run, name) != getattr(usual, name)}
-    given = {"gpus": run.world_size, "strategy": run.strategy, **chosen}
+    usual = Job.of(model=job.model, world_size=job.world_size, strategy=job.strategy)
+    differs = {name: value for name, value in job.settings.items() if value != usual.settings[name]}
+    chosen = {name: value for name, value in differs.items() if name not in ("world_size", "strategy")}
+    given = {"gpus": job.world_size, "strategy": job.strategy, **chosen}
     return {name.replace("_", "-"): _written(value) for name, value in given.items()}
 
 
@@ -45,13 +44,13 @@ def _written(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def query(run: Run, gpu: Gpu) -> str:
+def query(job: Job, gpu: Gpu) -> str:
     """The address of `run` on `gpu`, what follows the page's own: the command line's words as a query.
 
-    >>> query(Run(model=models.load("llama-3.1-8b")), gpus.get("b200-sxm"))
+    >>> query(Job.of(model=models.load("llama-3.1-8b")), gpus.get("b200-sxm"))
     '?model=llama-3.1-8b&gpus=1&strategy=single&gpu=b200-sxm'
     """
-    given = {"model": _name(run), **options(run), "gpu": gpu.slug}
+    given = {"model": _name(job), **options(job), "gpu": gpu.slug}
     return "?" + "&".join(f"{key}={_quoted(value)}" for key, value in given.items())
 
 
@@ -59,9 +58,9 @@ def _quoted(value: str) -> str:
     return re.sub(r"[^A-Za-z0-9._,/-]", lambda m: "".join(f"%{byte:02X}" for byte in m[0].encode()), value)
 
 
-def _name(run: Run) -> str:
+def _name(job: Job) -> str:
     """The short name of a known model, else what the reader wrote."""
-    return next((record["name"] for record in models.known() if record["id"] == run.model.name), run.model.name)
+    return next((record["name"] for record in models.known() if record["id"] == job.model.name), job.model.name)
 
 
 def _limit(gpu: Gpu) -> int:
@@ -78,7 +77,7 @@ def _need(found: Estimate) -> int:
 
 
 def _verdict(found: Estimate, gpu: Gpu) -> str:
-    limit, count = _limit(gpu), f"{found.run.world_size:,} × {short(gpu.name)}"
+    limit, count = _limit(gpu), f"{found.job.world_size:,} × {short(gpu.name)}"
     sees = f"shows a process {size(limit, 'GB', 2)}" if gpu.visible_bytes else f"is labelled {size(limit)}"
     out = [f'<p class="calc-word">{_word(verdict(found, gpu), "strong")} on {escape(count)}.</p>']
     if found.peak:
@@ -154,38 +153,38 @@ def _ledger(found: Estimate) -> str:
     return f"<h3>Where every byte is</h3>{_table(heads, rows, total=True)}{told}"
 
 
-def _changes(run: Run) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _changes(job: Job) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """What could be done instead: its name, its price, and the settings that it changes."""
     fsdp2 = {"strategy": "fsdp2", "recipe": "", "reduce_dtype": "", "offload": "none"}
     bf16 = {**fsdp2, "recipe": "pure-bf16"}
     lora = {"lora_rank": 16, "lora_targets": "all-linear", "optimizer": "adamw"}
-    if run.micro_batch > 1:
-        fewer = {"micro_batch": 1, "accumulation": run.micro_batch * run.accumulation}
+    if job.micro_batch > 1:
+        fewer = {"micro_batch": 1, "accumulation": job.micro_batch * job.accumulation}
         yield "Micro-batch 1, accumulated", "the same batch in smaller steps", fewer
     yield "Full checkpointing", "a third more computing", {"checkpointing": "full"}
     yield "Loss in pieces", "needs a chunked or fused loss", {"loss": "chunked"}
-    if run.world_size > 1 and get_strategy(run.strategy).stage < 3:
+    if job.world_size > 1 and job.stack.stage < 3:
         yield "ZeRO-3", "half as much again on the wire", {**fsdp2, "strategy": "zero3"}
     yield "8-bit Adam", "states rounded in blocks of 256", {"optimizer": "adamw8bit"}
-    if run.world_size > 1:
+    if job.world_size > 1:
         yield "FSDP2, fp32 shards", "bf16 computing, the shard is the master", fsdp2
         yield "AdamW in pure bf16", "no fp32 master copy", bf16
         yield "8-bit Adam in pure bf16", "no fp32 master copy", {**bf16, "strategy": "fsdp1", "optimizer": "adamw8bit"}
     yield "Optimizer on the host", "slower steps, host memory", {"offload": "optimizer"}
     yield "Everything on the host", "much slower steps, host memory", {"offload": "all"}
-    if not run.lora_rank:
+    if not job.lora_rank:
         yield "LoRA, rank 16", "trains the adapters alone", lora
-    if not run.base_dtype.startswith("nf4"):
+    if not job.base_dtype.startswith("nf4"):
         yield "QLoRA, rank 16", "adapters on a 4-bit base", {**lora, "base_dtype": "nf4"}
-    yield f"{2 * run.world_size:,} GPUs", "twice the cards", {"world_size": 2 * run.world_size}
+    yield f"{2 * job.world_size:,} GPUs", "twice the cards", {"world_size": 2 * job.world_size}
 
 
 def _alternatives(found: Estimate, gpu: Gpu) -> str:
     """What needs less than `found`, and larger cards: each with its price, its peak and a link that takes it."""
-    run, rows = found.run, []
-    for title, price, changes in _changes(run):
+    job, rows = found.job, []
+    for title, price, changes in _changes(job):
         try:
-            other = estimate(replace(run, **changes))
+            other = estimate(job.but(**changes))
         except InputError:  # this pair does not run
             continue
         if bool(other.peak) == bool(found.peak) and _need(other) < _need(found):
@@ -194,7 +193,7 @@ def _alternatives(found: Estimate, gpu: Gpu) -> str:
     for slug in () if fits else ("h200-sxm5", "b200-sxm", "b300-sxm"):
         card = gpus.get(slug)
         if _limit(card) > _limit(gpu):
-            rows.append(_alternative(f"{run.world_size:,} × {short(card.name)}", "a larger card", found, card))
+            rows.append(_alternative(f"{job.world_size:,} × {short(card.name)}", "a larger card", found, card))
     if not rows:
         return ""
     peak = ">Peak per GPU" if found.peak else ">States per GPU"
@@ -202,16 +201,16 @@ def _alternatives(found: Estimate, gpu: Gpu) -> str:
 
 
 def _alternative(title: str, price: str, other: Estimate, gpu: Gpu) -> list[str]:
-    link = f'<a class="calc-run" href="{escape(query(other.run, gpu))}">{escape(title)}</a>'
+    link = f'<a class="calc-run" href="{escape(query(other.job, gpu))}">{escape(title)}</a>'
     return [link, price, size(_need(other)), _word(verdict(other, gpu))]
 
 
-def _files(run: Run) -> str:
+def _files(job: Job) -> str:
     """The config files that say this run, each folded under its name."""
     files = []
     for name in FORMATS:
         try:
-            files.append(write(run, name))
+            files.append(write(job, name))
         except InputError:  # this library has no words for the run
             continue
     folded = "".join(
@@ -224,7 +223,7 @@ def _files(run: Run) -> str:
 
 
 def _foot(found: Estimate, gpu: Gpu) -> str:
-    name, given = _name(found.run), {**options(found.run), "gpu": gpu.slug}
+    name, given = _name(found.job), {**options(found.job), "gpu": gpu.slug}
     words = [f"'{name}'" if " " in name else name, *(f"--{name} {value}" for name, value in given.items())]
     told = "".join(f"<li>{escape(line)}</li>" for line in found.assumptions)
     return (

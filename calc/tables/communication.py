@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from fractions import Fraction
 from html import escape
 from math import log10
 
 from calc.communication import collectives, waits
-from calc.estimate import Run, estimate
+from calc.estimate import estimate
 from calc.fit import Verdict, verdict
 from calc.gpus import Gpu
+from calc.job import Job
 from calc.models import Model
-from calc.sharding import get_strategy
+from calc.stacks import get_strategy
 from calc.tables.figures import bars
 from calc.tables.memory import strategy_title
 from calc.tables.text import markdown, number, size
 from calc.units import decimal
 
 
-def _ways(model: Model, world_size: int) -> dict[str, Run]:
+def _ways(model: Model, world_size: int) -> dict[str, Job]:
     """The runs that are compared, by title."""
-    named = [Run(model=model, world_size=world_size, strategy=name) for name in ("ddp", "zero1", "zero2", "zero3")]
-    bf16 = Run(model=model, world_size=world_size, strategy="fsdp2", reduce_dtype="bf16")
-    return {strategy_title(run): run for run in named} | {
+    named = [Job.of(model=model, world_size=world_size, strategy=name) for name in ("ddp", "zero1", "zero2", "zero3")]
+    bf16 = Job.of(model=model, world_size=world_size, strategy="fsdp2", reduce_dtype="bf16")
+    return {strategy_title(job): job for job in named} | {
         "FSDP2, reduced in bf16": bf16,
-        "FSDP2, reduced in fp32": replace(bf16, reduce_dtype="fp32"),
-        "FSDP2, bf16, `reshard_after_forward=False`": replace(bf16, reshard_after_forward=False),
+        "FSDP2, reduced in fp32": bf16.but(reduce_dtype="fp32"),
+        "FSDP2, bf16, `reshard_after_forward=False`": bf16.but(reshard_after_forward=False),
     }
 
 
 def volume_table(model: Model, world_size: int, micro_steps: int = 8) -> str:
     """What each strategy sends per GPU in an optimizer step of one and of several micro-steps, beside DDP."""
     rows, first = [], 0
-    for title, run in _ways(model, world_size).items():
-        one, many = (
-            sum(c.num_bytes for c in collectives(replace(run, accumulation=count))) for count in (1, micro_steps)
-        )
+    for title, job in _ways(model, world_size).items():
+        one, many = (sum(c.num_bytes for c in collectives(job.but(accumulation=count))) for count in (1, micro_steps))
         first = first or one
         rows.append([title, size(one), _times(one, first), size(many), _times(many, first)])
     return markdown(["Strategy", ">1 micro-step", ">Against DDP", f">{micro_steps} micro-steps", ">Against DDP"], rows)
@@ -46,9 +44,9 @@ def volume_table(model: Model, world_size: int, micro_steps: int = 8) -> str:
 def volume_bars(model: Model, world_size: int, title: str) -> str:
     """What each strategy sends per GPU in a step of one micro-step, as bars of weights and gradients."""
     rows: dict[str, dict[str, int]] = {}
-    for name, run in _ways(model, world_size).items():
+    for name, job in _ways(model, world_size).items():
         parts = dict.fromkeys(("gradients", "weights"), 0)
-        for sent in collectives(run):
+        for sent in collectives(job):
             parts["gradients" if "gradients" in sent.what else "weights"] += sent.num_bytes
         rows[name.replace("bf16, `reshard_after_forward=False`", "left gathered")] = parts
     first = sum(next(iter(rows.values())).values())
@@ -61,16 +59,16 @@ def _times(part: int, whole: int) -> str:
     return f"{decimal(Fraction(part, whole), 2)} ×"
 
 
-def parts_table(run: Run) -> str:
+def parts_table(job: Job) -> str:
     """The collectives of one optimizer step of a run, each with its exact bytes per GPU."""
-    found = collectives(run)
+    found = collectives(job)
     rows = [[c.name, c.what, c.ranks, c.times, number(c.num_bytes), size(c.num_bytes)] for c in found]
     total = sum(c.num_bytes for c in found)
     rows.append(["Total", "", "", "", number(total), size(total)])
     return markdown(["Collective", "Of", ">Ranks", ">Times", ">Bytes", ">Rounded"], rows, total=True)
 
 
-def waits_table(run: Run, gpu: Gpu, mfu_percent: int) -> str:
+def waits_table(job: Job, gpu: Gpu, mfu_percent: int) -> str:
     """Every link of a run: what crosses it, for how long at least, and how much of the step is left for computing."""
     rows = [
         [
@@ -81,16 +79,16 @@ def waits_table(run: Run, gpu: Gpu, mfu_percent: int) -> str:
             *(f"{decimal(100 * share, 1)} %" for share in (wait.overlapped, wait.serial)),
             number(wait.break_even_tokens),
         ]
-        for wait in waits(run, collectives(run), gpu, mfu_percent=mfu_percent)
+        for wait in waits(job, collectives(job), gpu, mfu_percent=mfu_percent)
     ]
     heads = (">At least", ">Takes", ">Computing", ">Computes, overlapped", ">Not overlapped", ">Break-even tokens")
     return markdown(["Link", *heads], rows)
 
 
-def break_even_bars(run: Run, gpu: Gpu, mfu_percent: int, title: str) -> str:
+def break_even_bars(job: Job, gpu: Gpu, mfu_percent: int, title: str) -> str:
     """Tokens per GPU and micro-step that hide each link, as bars on a logarithmic scale with the run's own drawn in."""
-    found = sorted(waits(run, collectives(run), gpu, mfu_percent=mfu_percent), key=lambda w: w.break_even_tokens)
-    tokens = run.tokens
+    found = sorted(waits(job, collectives(job), gpu, mfu_percent=mfu_percent), key=lambda w: w.break_even_tokens)
+    tokens = job.tokens
     decades = len(str(max(tokens, *(wait.break_even_tokens for wait in found)))) - 1
 
     def at(count: int) -> str:
@@ -127,8 +125,8 @@ def stages_table(models: Iterable[Model], gpu: Gpu, world_size: int) -> str:
     models, rows = tuple(models), []
     for name in ("single", "ddp", "zero1", "zero2", "zero3", "fsdp2"):
         count = 1 if name == "single" else world_size
-        runs = (Run(model=model, world_size=count, strategy=name) for model in models)
-        rows.append([get_strategy(name).title, *(_judged(run, gpu) for run in runs)])
+        jobs = (Job.of(model=model, world_size=count, strategy=name) for model in models)
+        rows.append([get_strategy(name).title, *(_judged(job, gpu) for job in jobs)])
     heads = (f">{model.name.rpartition('/')[2].removesuffix('-Instruct')}" for model in models)
     return markdown(["Strategy", *heads], rows)
 
@@ -137,17 +135,17 @@ def lora_table(model: Model, gpu: Gpu, world_size: int) -> str:
     """The peak of LoRA of rank 16 by strategy and dtype of the frozen base, with its verdict on a card."""
     rows = []
     for title, base in (("LoRA, bf16 base", "bf16"), ("QLoRA, NF4 base", "nf4")):
-        runs = [
-            Run(model=model, world_size=count, strategy=name, lora_rank=16, base_dtype=base)
+        jobs = [
+            Job.of(model=model, world_size=count, strategy=name, lora_rank=16, base_dtype=base)
             for name, count in (("single", 1), ("zero2", world_size), ("fsdp2", world_size))
         ]
-        rows.append([title, *(_judged(run, gpu) for run in runs)])
+        rows.append([title, *(_judged(job, gpu) for job in jobs)])
     return markdown(["Run", ">One GPU", f">ZeRO-2 on {world_size}", f">FSDP2 on {world_size}"], rows)
 
 
-def _judged(run: Run, gpu: Gpu) -> str:
+def _judged(job: Job, gpu: Gpu) -> str:
     """The peak and its verdict, coloured like it."""
-    found = estimate(run)
+    found = estimate(job)
     said = verdict(found, gpu)
     if not found.peak or not said:
         return "–"

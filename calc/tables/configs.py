@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from calc import configs
-from calc.estimate import Run, estimate
+from calc.estimate import estimate
+from calc.job import Job
 from calc.models import load
 from calc.tables.text import markdown, size
 from calc.units import InputError, records
@@ -14,32 +15,32 @@ from calc.units import InputError, records
 _FOLDER = "../../configs"
 
 
-def runs() -> dict[str, tuple[str, Run, tuple[str, ...]]]:
+def jobs() -> dict[str, tuple[str, Job, tuple[str, ...]]]:
     """Each published run by name: its title, the run, and the formats that it is written in.
 
-    >>> runs()["8b-zero2"][1].strategy
+    >>> jobs()["8b-zero2"][1].strategy
     'zero2'
     """
     found = {}
     for record in records("config-files"):
-        run = Run(**{**record["run"], "model": load(record["run"]["model"])})
-        found[record["name"]] = (record["title"], run, tuple(record["formats"]))
+        job = Job.of(**{**record["run"], "model": load(record["run"]["model"])})
+        found[record["name"]] = (record["title"], job, tuple(record["formats"]))
     return found
 
 
 def files() -> dict[str, configs.File]:
     """Every published file by its path under `/configs/`."""
     found = {}
-    for name, (_, run, formats) in runs().items():
+    for name, (_, job, formats) in jobs().items():
         for form in formats:
-            file = configs.write(run, form.removesuffix(" auto"), auto=form.endswith("auto"))
+            file = configs.write(job, form.removesuffix(" auto"), auto=form.endswith("auto"))
             found[f"{name}/{file.name}"] = file
     return found
 
 
 def tabs(name: str) -> str:
     """A tab for each framework: the published file of that run, or why the framework has no words for it."""
-    (_, run, order), published = runs()[name], files()
+    (_, job, order), published = jobs()[name], files()
     shown = {
         key: [file for path, file in published.items() if path.startswith(f"{name}/") and file.format == form]
         for key, form in configs.FORMATS.items()
@@ -58,13 +59,13 @@ def tabs(name: str) -> str:
             found += ["    " + line if line else "" for line in f"```{file.language}\n{file.text}```".split("\n")]
             found += ["", f"    {' '.join(file.foot)}", ""] if file.language == "json" else [""]
         if not shown[key]:
-            found += [f"    {_refusal(run, key)}.", ""]
+            found += [f"    {_refusal(job, key)}.", ""]
     return "\n".join(found)
 
 
-def _refusal(run: Run, form: str) -> str:
+def _refusal(job: Job, form: str) -> str:
     try:
-        configs.write(run, form)
+        configs.write(job, form)
     except InputError as error:
         return re.sub(r"--[a-z-]+( [\w-]+(, [\w-]+)*)?", r"`\g<0>`", str(error))
     return f"Not published; `python -m calc config … --format {form}` writes it"
@@ -73,10 +74,10 @@ def _refusal(run: Run, form: str) -> str:
 def every_file() -> str:
     """The published files, by run, with what one GPU keeps."""
     published, rows = files(), []
-    for name, (title, run, _) in runs().items():
+    for name, (title, job, _) in jobs().items():
         named = {file.name: file for path, file in published.items() if path.startswith(f"{name}/")}
         links = " · ".join(f"[`{file}`]({_FOLDER}/{name}/{file})" for file in named)
-        found = estimate(run)
+        found = estimate(job)
         rows.append([title, links, size(found.states.total), size(found.peak.bytes if found.peak else None)])
     return markdown(["Run", "Files", ">States per GPU", ">Peak"], rows)
 
@@ -93,10 +94,10 @@ def traps() -> str:
     params, layer = llama.num_params, llama.blocks[0].numel
     zero = configs.keys("deepspeed", "zero_optimization")
     bucket, live = (int(str(zero[key])) for key in ("reduce_bucket_size", "stage3_max_live_parameters"))
-    eight = Run(model=llama, world_size=8, strategy="fsdp2", optimizer="adamw8bit-torchao")
-    first = Run(model=llama, world_size=8, strategy="fsdp1", recipe="pure-bf16", optimizer="adamw8bit")
-    bits, bits32 = (estimate(Run(model=llama, optimizer=f"adamw8bit{name}")).states for name in ("", "-trainer"))
-    torchao, bnb, bare = (estimate(run).states.total for run in (eight, first, Run(model=llama, recipe="pure-bf16")))
+    eight = Job.of(model=llama, world_size=8, strategy="fsdp2", optimizer="adamw8bit-torchao")
+    first = Job.of(model=llama, world_size=8, strategy="fsdp1", recipe="pure-bf16", optimizer="adamw8bit")
+    bits, bits32 = (estimate(Job.of(model=llama, optimizer=f"adamw8bit{name}")).states for name in ("", "-trainer"))
+    torchao, bnb, bare = (estimate(job).states.total for job in (eight, first, Job.of(model=llama, recipe="pure-bf16")))
     rows: list[tuple[str, str, int]] = [
         ("DeepSpeed `reduce_bucket_size`", f"the default, {bucket:,} elements, × 2 B", 2 * bucket),
         ("DeepSpeed `stage3_max_live_parameters`", f"the default, {live:,}, × 2 B: stays gathered", 2 * live),

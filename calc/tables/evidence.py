@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from calc.audit.claims import VERDICTS, Claim, Judgement, Way, judgements
 from calc.audit.ledgers import Ledger, ledgers
-from calc.estimate import OVERHEAD_BYTES
+from calc.formula import OVERHEAD_BYTES
 from calc.models import load
 from calc.tables.figures import bars
 from calc.tables.text import LINES, markdown, size

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from calc import gpus
-from calc.estimate import Estimate, Run, estimate
+from calc.estimate import Estimate, estimate
 from calc.fit import fit
+from calc.job import Job
 from calc.models import Model
-from calc.sharding import get_strategy
-from calc.states import OPTIMIZERS
+from calc.optimizers import OPTIMIZERS
+from calc.stacks import get_strategy
 from calc.tables.figures import bars
 from calc.tables.text import LINES, TITLES, markdown, number, over, per_param, short, size
 from calc.units import ceil_div
@@ -36,25 +37,25 @@ def paper_total(found: Estimate) -> str:
     return markdown(["Term", ">Bytes", ">Rounded"], rows, total=True)
 
 
-def by_strategy(runs: Iterable[Run]) -> str:
+def by_strategy(jobs: Iterable[Job]) -> str:
     """Per-GPU states of several runs by line, and what of them more GPUs leave as it is."""
     rows = []
-    for run in runs:
-        kept = estimate(run).states
-        amounts = (*(size(getattr(kept, line)) for line in LINES), f"**{size(kept.total)}**", size(undivided(run)))
-        rows.append([strategy_title(run), *amounts])
+    for job in jobs:
+        kept = estimate(job).states
+        amounts = (*(size(getattr(kept, line)) for line in LINES), f"**{size(kept.total)}**", size(undivided(job)))
+        rows.append([strategy_title(job), *amounts])
     heads = (*(f">{TITLES[line]}" for line in LINES), ">States per GPU", ">Does not shrink with N")
     return markdown(["Run", *heads], rows)
 
 
-def undivided(run: Run) -> int:
+def undivided(job: Job) -> int:
     """Bytes of the lines that are as large on twice as many GPUs."""
-    few, many = (estimate(replace(run, world_size=count * run.world_size)).states for count in (1, 2))
+    few, many = (estimate(job.but(world_size=count * job.world_size)).states for count in (1, 2))
     return sum(getattr(few, line) for line in LINES if getattr(few, line) == getattr(many, line))
 
 
-def strategy_title(run: Run) -> str:
-    return get_strategy(run.strategy).title
+def strategy_title(job: Job) -> str:
+    return get_strategy(job.strategy).title
 
 
 def adam_table(chosen: Iterable[Model]) -> str:
@@ -65,7 +66,7 @@ def adam_table(chosen: Iterable[Model]) -> str:
     for model in chosen:
         name = model.name.rpartition("/")[2].removesuffix("-Instruct")
         for title, (recipe, optimizer) in ways.items():
-            line = estimate(Run(model=model, recipe=recipe, optimizer=optimizer)).one_line
+            line = estimate(Job.of(model=model, recipe=recipe, optimizer=optimizer)).one_line
             master = size(line.master) if line.master else "none"
             amounts = (size(line.optimizer), size(line.weights), size(line.gradients), master)
             rows.append([name, title, *amounts, f"**{size(line.total)}**"])
@@ -77,16 +78,16 @@ def optimizer_bytes(model: Model) -> str:
     """What each optimizer's library allocates for one model on one GPU with bf16 weights."""
     rows = []
     for name, optimizer in OPTIMIZERS.items():
-        need = estimate(Run(model=model, recipe="pure-bf16", optimizer=name)).states.optimizer
+        need = estimate(Job.of(model=model, recipe="pure-bf16", optimizer=name)).states.optimizer
         per = per_param(need, model.num_trainable, 4)
         rows.append([f"`{name}`", optimizer.library, per, number(need), size(need, "GB", 2)])
     return markdown(["Name", "Library", ">Bytes per parameter", ">Bytes", ">Rounded"], rows)
 
 
-def climb_table(run: Run) -> str:
+def climb_table(job: Job) -> str:
     """For every card the first count that passes text B's rule, and the first whose peak fits what a process sees."""
     rows = []
-    for row in fit(run):
+    for row in fit(job):
         peak = row.found.peak if row.found else None
         near = row.near_miss.num_gpus if row.num_gpus and row.near_miss and row.near_miss.verdict == "tight" else None
         ruled = f"**{row.num_gpus_one_line}**" if row.num_gpus_one_line else "none"
@@ -99,27 +100,27 @@ def climb_table(run: Run) -> str:
     return markdown(["GPU", *heads], rows)
 
 
-def counts_matrix(runs: Iterable[Run], cards: Iterable[gpus.Gpu]) -> str:
+def counts_matrix(jobs: Iterable[Job], cards: Iterable[gpus.Gpu]) -> str:
     """For each run and card the first count of GPUs whose verdict is fits, with its nodes where one is not enough."""
     cards, rows = tuple(cards), []
-    for run in runs:
+    for job in jobs:
         cells = []
-        for row in fit(run, cards):
+        for row in fit(job, cards):
             nodes = ceil_div(row.num_gpus or 0, row.gpu.node_gpus or 1)
             shade = "none" if not row.num_gpus else "one" if row.num_gpus == 1 else "node" if nodes == 1 else "nodes"
             said = "none" if not row.num_gpus else f"{row.num_gpus:,}" + f"<br>{nodes} nodes" * (nodes > 1)
             cells.append(f'<span class="count-{shade}">{said}</span>')
-        rows.append([run.model.name.rpartition("/")[2].removesuffix("-Instruct"), *cells])
+        rows.append([job.model.name.rpartition("/")[2].removesuffix("-Instruct"), *cells])
     return markdown(["Model", *(f">{short(gpu.name)}" for gpu in cards)], rows)
 
 
-def state_bars(runs: Iterable[Run], gpu: gpus.Gpu, title: str) -> str:
+def state_bars(jobs: Iterable[Job], gpu: gpus.Gpu, title: str) -> str:
     """The states of several runs as stacked bars against one card, what each keeps whole underlined."""
     rows, whole, limit = {}, {}, gpu.visible_bytes or gpu.label_bytes
-    for run in runs:
-        kept = estimate(run).states
-        rows[strategy_title(run)] = {line: getattr(kept, line) for line in _WHOLE_FIRST}
-        whole[strategy_title(run)] = undivided(run)
+    for job in jobs:
+        kept = estimate(job).states
+        rows[strategy_title(job)] = {line: getattr(kept, line) for line in _WHOLE_FIRST}
+        whole[strategy_title(job)] = undivided(job)
     totals = {name: sum(parts.values()) for name, parts in rows.items()}
     shared = "of it whole on every GPU"
     told = "; ".join(f"{name} {size(total)}, {shared} {size(whole[name])}" for name, total in totals.items())

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from html import escape
+from typing import Any
 
-from calc.activations import block_cost, operations
-from calc.estimate import CHOICES, Estimate, Phase, Run, estimate
-from calc.estimate.whole import CONTEXT_BYTES, FRAGMENTATION_PERCENT, NCCL_BYTES
+from calc.estimate import CONTEXT_BYTES, FRAGMENTATION_PERCENT, NCCL_BYTES, Estimate, Phase, estimate
 from calc.fit import Verdict, verdict
 from calc.gpus import Gpu, get
-from calc.models import Model, with_adapters
+from calc.job import CHOICES, Job
+from calc.memory.layers import kept_bytes, recomputed
+from calc.models import Block, Model, with_adapters
+from calc.models.families import operations
 from calc.tables.figures import bars
 from calc.tables.text import markdown, number, per_param, short, size
 
@@ -46,38 +47,38 @@ def phases(found: Estimate) -> str:
     return markdown(["Phase", "Its worst instant", ">Bytes", ">Rounded"], rows)
 
 
-def against(runs: Mapping[str, Run], gpu: Gpu) -> str:
+def against(jobs: Mapping[str, Job], gpu: Gpu) -> str:
     """Named runs against one card: states, peak, the band of what a process needs, the one verdict."""
     return markdown(
         ["Run", ">States", ">Peak", ">A process needs", f">Verdict on {size(gpu.visible_bytes, 'GB', 2)}"],
-        [[name, *_cells(run, gpu)] for name, run in runs.items()],
+        [[name, *_cells(job, gpu)] for name, job in jobs.items()],
     )
 
 
-def on_cards(ways: Iterable[tuple[str, Run, Gpu]]) -> str:
+def on_cards(ways: Iterable[tuple[str, Job, Gpu]]) -> str:
     """Runs, each on its own cards: states, peak, band, verdict."""
-    rows = [[name, f"{run.world_size} × {short(gpu.name)}", *_cells(run, gpu)] for name, run, gpu in ways]
+    rows = [[name, f"{job.world_size} × {short(gpu.name)}", *_cells(job, gpu)] for name, job, gpu in ways]
     return markdown(["Run", "Cards", ">States", ">Peak", ">A process needs", ">Verdict"], rows)
 
 
 def ways_out(model: Model) -> str:
     """Runs that train a 70B-class model on cards that people ask about, each with its verdict."""
     h100, h200, b200 = get("h100-sxm5-80gb"), get("h200-sxm5"), get("b200-sxm")
-    fsdp2 = Run(model=model, world_size=8, strategy="fsdp2")
-    pure = replace(fsdp2, recipe="pure-bf16", reduce_dtype="bf16")
-    adapters = replace(pure, lora_rank=16, base_dtype="nf4")
+    fsdp2 = Job.of(model=model, world_size=8, strategy="fsdp2")
+    pure = fsdp2.but(recipe="pure-bf16", reduce_dtype="bf16")
+    adapters = pure.but(lora_rank=16, base_dtype="nf4")
     return on_cards(
         [
             ("AdamW, fp32 shards, FSDP2", fsdp2, h100),
             ("pure bf16 AdamW, FSDP2", pure, h100),
-            ("the same, ends wrapped apart", replace(pure, wrap="block+ends"), h100),
-            ("8-bit Adam, no master, FSDP1", replace(pure, strategy="fsdp1", optimizer="adamw8bit"), h100),
-            ("AdamW on the host, ZeRO-3", Run(model=model, world_size=8, offload="optimizer"), h100),
+            ("the same, ends wrapped apart", pure.but(wrap="block+ends"), h100),
+            ("8-bit Adam, no master, FSDP1", pure.but(strategy="fsdp1", optimizer="adamw8bit"), h100),
+            ("AdamW on the host, ZeRO-3", Job.of(model=model, world_size=8, offload="optimizer"), h100),
             ("QLoRA rank 16, FSDP2", adapters, h100),
-            ("AdamW, fp32 shards, FSDP2", replace(fsdp2, world_size=16), h100),
+            ("AdamW, fp32 shards, FSDP2", fsdp2.but(world_size=16), h100),
             (
                 "the same, ends wrapped apart",
-                replace(fsdp2, world_size=16, wrap="block+ends"),
+                fsdp2.but(world_size=16, wrap="block+ends"),
                 h100,
             ),
             ("AdamW, fp32 shards, FSDP2", fsdp2, h200),
@@ -86,8 +87,8 @@ def ways_out(model: Model) -> str:
     )
 
 
-def _cells(run: Run, gpu: Gpu) -> list[str]:
-    found = estimate(run)
+def _cells(job: Job, gpu: Gpu) -> list[str]:
+    found = estimate(job)
     if found.peak is None:
         return [size(found.states.total), "–", "–", "–"]
     band = f"{size(found.peak.low).removesuffix(' GB')} to {size(found.peak.high)}"
@@ -101,24 +102,24 @@ def said(found: Estimate, gpu: Gpu) -> str:
     return f'<span class="verdict-{classes[word]}">{escape(word)}</span>' if word else "not known"
 
 
-def grid(run: Run, gpu: Gpu, seq_lens: Sequence[int], micro_batches: Sequence[int]) -> str:
+def grid(job: Job, gpu: Gpu, seq_lens: Sequence[int], micro_batches: Sequence[int]) -> str:
     """The peak of one run by sequence length and micro-batch, each with its verdict on one card."""
     rows = []
     for seq_len in seq_lens:
         cells = [f"{seq_len:,}"]
         for micro_batch in micro_batches:
-            found = estimate(replace(run, seq_len=seq_len, micro_batch=micro_batch))
+            found = estimate(job.but(seq_len=seq_len, micro_batch=micro_batch))
             cells.append(f"{size(found.peak.bytes)}<br>{said(found, gpu)}" if found.peak else "–")
         rows.append(cells)
     heads = [f">Micro-batch {count}" for count in micro_batches]
     return markdown([">Sequence length", *heads], rows)
 
 
-def levers(base: Run, changes: Mapping[str, Run]) -> str:
+def levers(base: Job, changes: Mapping[str, Job]) -> str:
     """What each changed run frees at the peak of the base run, most first."""
     start = estimate(base).peak
     assert start is not None
-    peaks = {name: estimate(run).peak for name, run in changes.items()}
+    peaks = {name: estimate(job).peak for name, job in changes.items()}
     rows = sorted(
         ((start.bytes - peak.bytes, name, peak) for name, peak in peaks.items() if peak), key=lambda row: -row[0]
     )
@@ -126,9 +127,9 @@ def levers(base: Run, changes: Mapping[str, Run]) -> str:
     return markdown(["Change", ">Frees", ">Peak after it", "Worst instant after it"], cells)
 
 
-def lever_table(base: Run) -> str:
+def lever_table(base: Job) -> str:
     """The levers of *Reduce training memory*, each pulled alone on one FSDP2 run without checkpointing."""
-    changes = {
+    changes: dict[str, dict[str, Any]] = {
         "full checkpointing": {"checkpointing": "full"},
         "checkpoint every second layer": {"checkpointing": "selective"},
         "chunked or fused loss": {"loss": "chunked"},
@@ -140,12 +141,12 @@ def lever_table(base: Run) -> str:
         "LoRA, rank 16": {"lora_rank": 16},
         "embedding and head as units of their own": {"wrap": "block+ends"},
     }
-    return levers(base, {name: replace(base, **change) for name, change in changes.items()})  # type: ignore[arg-type]
+    return levers(base, {name: base.but(**change) for name, change in changes.items()})
 
 
-def formula_against_peak(run: Run) -> str:
+def formula_against_peak(job: Job) -> str:
     """What the one-line formula leaves out of a run's peak, line by line."""
-    found = estimate(run)
+    found = estimate(job)
     assert found.phases is not None
     assert found.peak is not None
     phase = found.phases[found.peak.phase]
@@ -155,22 +156,22 @@ def formula_against_peak(run: Run) -> str:
     return markdown(["Line", ">At the peak"], rows, total=True)
 
 
-def count_bars(runs: Iterable[Run], gpu: Gpu, title: str) -> str:
+def count_bars(jobs: Iterable[Job], gpu: Gpu, title: str) -> str:
     """The worst instant of the same run on more and more GPUs against one card: what does not shrink stands first."""
     rows, notes = {}, {}
-    for run in runs:
-        found = estimate(run)
+    for job in jobs:
+        found = estimate(job)
         assert found.phases is not None
         assert found.peak is not None
-        name = f"{run.world_size:,} GPUs"
+        name = f"{job.world_size:,} GPUs"
         rows[name] = _stack(found.phases[found.peak.phase], ("transient", "activations", *_STATES_DRAWN))
         notes[name] = str(verdict(found, gpu) or "")
     return _figure(rows, gpu, title, "Peak per GPU", notes)
 
 
-def step_figure(run: Run, gpu: Gpu, title: str) -> str:
+def step_figure(job: Job, gpu: Gpu, title: str) -> str:
     """The instants of one training step as stacked bars against one card."""
-    found = estimate(run)
+    found = estimate(job)
     assert found.phases is not None
     worst = {phase.instant: phase for phase in (*found.instants, found.phases["step"])}
     rows = {
@@ -210,17 +211,22 @@ def checkpointing_table(model: Model, seq_len: int) -> str:
     """What all layers keep for one sequence, by checkpointing."""
     rows = []
     for name in CHOICES["checkpointing"]:
-        costs = [(block_cost(model, b, "bf16", "sdpa", seq_len), b) for b in model.blocks]
-        kept = seq_len * sum(cost.kept(name, layer) for cost, b in costs for layer in b.layers)
+        kept = seq_len * sum(_kept(model, block, name, layer) for block in model.blocks for layer in block.layers)
         rows.append([f"`{name}`", number(kept // seq_len), number(kept), size(kept, "GB", 2)])
     return markdown(["Checkpointing", ">Bytes per token", ">Bytes", ">Rounded"], rows)
 
 
-def attention_table(run: Run, seq_lens: Sequence[int]) -> str:
+def _kept(model: Model, block: Block, checkpointing: str, layer: int) -> int:
+    """Bytes per token that a layer keeps in bf16."""
+    stream, again = 2 * int(str(model.config["hidden_size"])), recomputed(checkpointing, layer)
+    return kept_bytes(stream, operations(model, block), again=again, matmuls=checkpointing == "matmuls")
+
+
+def attention_table(job: Job, seq_lens: Sequence[int]) -> str:
     """The peak by attention implementation and sequence length."""
     rows = []
     for seq_len in seq_lens:
-        found = [estimate(replace(run, attention=name, seq_len=seq_len)).peak for name in CHOICES["attention"]]
+        found = [estimate(job.but(attention=name, seq_len=seq_len)).peak for name in CHOICES["attention"]]
         rows.append([f"{seq_len:,}", *(size(peak.bytes) if peak else "–" for peak in found)])
     return markdown([">Sequence length", *(f">`{name}`" for name in CHOICES["attention"])], rows)
 
@@ -235,11 +241,11 @@ def allowance_table() -> str:
     return markdown(["Line", ">Least", ">Most"], rows)
 
 
-def instants_by_length(run: Run, seq_lens: Sequence[int]) -> str:
+def instants_by_length(job: Job, seq_lens: Sequence[int]) -> str:
     """The peak and its instant by sequence length."""
     rows = []
     for seq_len in seq_lens:
-        peak = estimate(replace(run, seq_len=seq_len)).peak
+        peak = estimate(job.but(seq_len=seq_len)).peak
         assert peak is not None
         rows.append([f"{seq_len:,}", size(peak.bytes, "GB", 2), INSTANTS[peak.instant]])
     return markdown([">Sequence length", ">Peak", "Worst instant"], rows)
@@ -256,11 +262,11 @@ def lora_counts(chosen: Iterable[Model]) -> str:
     return markdown(["Model", "Targets", ">Rank 8", ">Rank 16", ">Rank 64"], rows)
 
 
-def host_table(ways: Mapping[str, Run], gpu: Gpu) -> str:
+def host_table(ways: Mapping[str, Job], gpu: Gpu) -> str:
     """Runs with their peak on the card and what one node of the host must hold."""
     rows = []
-    for name, run in ways.items():
-        found = estimate(run)
+    for name, job in ways.items():
+        found = estimate(job)
         rows.append(
             [name, size(found.peak.bytes if found.peak else None), said(found, gpu), size(found.host_per_node_bytes)]
         )

@@ -11,6 +11,8 @@ from calc.units import UNITS
 #: What the verdict *tight* rests on.
 UNMEASURED = ", by an allowance that has not been measured on a GPU"
 
+CURVE = "where the memory curve of the step is highest"
+
 
 def plain(command: str, answer: Any) -> str:
     """The text answer of a command, from the JSON value that `--json` would print."""
@@ -37,7 +39,7 @@ def _plain_params(answer: Mapping[str, Any]) -> str:
 
 
 def _plain_estimate(answer: Mapping[str, Any]) -> str:
-    run, model, states, paper = (answer[key] for key in ("run", "model", "states", "one_line"))
+    job, model, states, paper = (answer[key] for key in ("run", "model", "states", "one_line"))
     rows = [[TITLES[line], number(amount), size(amount)] for line, amount in states.items()]
     rows.append(["States per GPU", number(answer["states_bytes"]), size(answer["states_bytes"])])
     total = answer["one_line_bytes"]
@@ -54,10 +56,11 @@ def _plain_estimate(answer: Mapping[str, Any]) -> str:
     if "verdict" in answer:
         said = answer["verdict"] or "not known"
         judged.append(f"verdict: {said}{UNMEASURED * (said == 'tight')}")
+    curve = [CURVE, _curve(answer["curve"]), ""] if answer.get("curve") else []
     return "\n".join(
         [
-            f"{model['name']}: {model['params_total']:,} parameters on {run['world_size']:,} GPU(s); "
-            f"strategy {run['strategy']}, recipe {run['recipe']}, optimizer {run['optimizer']}",
+            f"{model['name']}: {model['params_total']:,} parameters on {job['world_size']:,} GPU(s); "
+            f"strategy {job['strategy']}, recipe {job['recipe']}, optimizer {job['optimizer']}",
             *judged,
             "",
             "kept per GPU (largest rank)",
@@ -67,9 +70,22 @@ def _plain_estimate(answer: Mapping[str, Any]) -> str:
             _columns(formula),
             "",
             *(["worst instant of each phase per GPU, and the host at its worst", _columns(worst), ""] if worst else []),
+            *curve,
             *(f"assumed: {line}" for line in answer["assumptions"]),
         ]
     )
+
+
+def _curve(moments: Sequence[Mapping[str, Any]]) -> str:
+    """The moments that no neighbour passes, a line each: when, how much, and the largest line of it."""
+    sizes = [0, *(moment["bytes"] for moment in moments), 0]
+    rows = []
+    for at, moment in enumerate(moments, 1):
+        if sizes[at - 1] < sizes[at] >= sizes[at + 1]:
+            layer = "" if moment["layer"] is None else f", layer {moment['layer']}"
+            most = max(moment["lines"], key=lambda line: line["bytes"])["line"]
+            rows.append([f"{moment['instant']}{layer}", number(moment["bytes"]), size(moment["bytes"]), most])
+    return _columns(rows)
 
 
 def _plain_fit(answer: Mapping[str, Any]) -> str:
@@ -94,7 +110,7 @@ def _least(over: int) -> str:
 
 
 def _plain_communication(answer: Mapping[str, Any]) -> str:
-    run, found = answer["run"], answer["collectives"]
+    job, found = answer["run"], answer["collectives"]
     parts = [[f"{c['collective']} of {c['what']}", f"× {c['times']:,}", number(c["bytes"])] for c in found]
     parts.append(["Sent per GPU and optimizer step", "", number(answer["bytes_per_step"])])
     rows = [["Link", "at least", "takes", "computing", "computes, overlapped", "break-even tokens"]]
@@ -105,8 +121,8 @@ def _plain_communication(answer: Mapping[str, Any]) -> str:
         rows.append([row["title"], size(row["bytes"]), *seconds, f"{100 * share:.1f} %", tokens])
     return "\n".join(
         [
-            f"{answer['model']} on {run['world_size']:,} × {answer['gpu']}; strategy {run['strategy']}, "
-            f"{run['accumulation']:,} micro-step(s) of {run['seq_len'] * run['micro_batch']:,} tokens",
+            f"{answer['model']} on {job['world_size']:,} × {answer['gpu']}; strategy {job['strategy']}, "
+            f"{job['accumulation']:,} micro-step(s) of {job['seq_len'] * job['micro_batch']:,} tokens",
             "",
             _columns(parts),
             "",

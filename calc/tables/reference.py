@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from calc import gpus, models
-from calc.sharding import STRATEGIES
-from calc.states import OPTIMIZERS, RECIPES
+from calc.optimizers import OPTIMIZERS
+from calc.precision import RECIPES
+from calc.stacks import STRATEGIES
 from calc.tables.text import markdown, number, size
 from calc.units import InputError, records
 

@@ -16,45 +16,58 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from calc.models import Model, from_config, with_adapters
-from calc.sharding import Strategy, edge_elements, get_strategy, kept, largest_share, layout_of, pieces
-from calc.states import RECIPES, Optimizer, Recipe, get_optimizer, is_muon, state_bytes
+from calc.memory.training import Training
+from calc.models import from_config, with_adapters
+from calc.optimizers import Optimizer, get_optimizer, is_muon, state_bytes
+from calc.precision import RECIPES, Recipe
+from calc.stacks import Stack
+from calc.stacks.ddp import DDP
+from calc.stacks.deepspeed3 import DeepSpeed3
+from calc.stacks.deepspeed12 import DeepSpeed1, DeepSpeed2, edge_elements
+from calc.stacks.fsdp1 import FSDP1
+from calc.stacks.fsdp2 import FSDP2
+from calc.stacks.single import Single
+from calc.stacks.zero_redundancy import ZeroRedundancy
 from calc.units import nf4_bytes
 from tests.oracle.cases import CONFIGS, LORA_RANK, PERSIST, SIZES, Case
 
-#: The stacks that calc knows by another name.
-STRATEGY = {
-    "ddp-view": "ddp",
-    "zero-redundancy": "zero1",
-    "fsdp1-grad-op": "fsdp1",
-    "fsdp2-keep": "fsdp2",
-    "hsdp": "fsdp2",
-    "deepspeed1": "zero1",
-    "deepspeed2": "zero2",
-    "deepspeed3": "zero3",
+#: The stack of calc that stands for each measured one; of HSDP one group.
+STACKS: Mapping[str, type[Stack]] = {
+    "single": Single,
+    "ddp": DDP,
+    "ddp-view": DDP,
+    "zero-redundancy": ZeroRedundancy,
+    "fsdp1": FSDP1,
+    "fsdp1-grad-op": FSDP1,
+    "fsdp2": FSDP2,
+    "fsdp2-keep": FSDP2,
+    "hsdp": FSDP2,
+    "deepspeed1": DeepSpeed1,
+    "deepspeed2": DeepSpeed2,
+    "deepspeed3": DeepSpeed3,
 }
 #: Which 4-byte scalar each of these keeps for a tensor.
 SCALARS = ("state.step", "state.RMS")
 COUNTERS = ("adamw", "adamw-amsgrad", "adafactor", "adafactor-trainer", "adamw8bit-torchao", "adamw4bit-torchao")
 
 
-def terms(case: Case) -> tuple[Strategy, Recipe, Optimizer]:
+def terms(case: Case) -> tuple[type[Stack], Recipe, Optimizer]:
     """The case in calc's words."""
-    stack = case.stack.removesuffix("-persist")
-    strategy = STRATEGY.get(stack, stack)
-    if stack.startswith("deepspeed"):
+    name = case.stack.removesuffix("-persist")
+    stack = STACKS[name]
+    if name.startswith("deepspeed"):
         recipe = RECIPES["deepspeed"]
         if case.dtype == "fp32":  # a master copy of fp32 weights: kept all the same
             recipe = replace(recipe, copies=tuple(replace(copy, dtype="fp32") for copy in recipe.copies))
     elif case.is_mixed:
-        plain = {"single": "autocast", "ddp": "autocast", "zero1": "fp32"}
-        recipe = RECIPES[plain.get(strategy, "fsdp2-mixed")]
+        plain: Mapping[type[Stack], str] = {Single: "autocast", DDP: "autocast", ZeroRedundancy: "fp32"}
+        recipe = RECIPES[plain.get(stack, "fsdp2-mixed")]
     else:
         recipe = RECIPES["pure-bf16" if case.dtype == "bf16" else "fp32"]
     if case.optimizer == "adamw32bit":
         recipe = RECIPES["bf16-fp32-states"] if recipe.name == "pure-bf16" else recipe
-        return get_strategy(strategy), recipe, get_optimizer("adamw")
-    return get_strategy(strategy), recipe, get_optimizer(case.optimizer)
+        return stack, recipe, get_optimizer("adamw")
+    return stack, recipe, get_optimizer(case.optimizer)
 
 
 def tensors(case: Case) -> Iterator[int]:
@@ -72,33 +85,33 @@ def predicted(case: Case) -> dict[str, int]:
     model = from_config(CONFIGS[case.model], case.model)
     if case.is_adapted:
         model = with_adapters(model, rank=LORA_RANK)
-    strategy, recipe, optimizer = terms(case)
+    named, recipe, optimizer = terms(case)
     ranks = case.world_size // 2 if case.stack == "hsdp" else case.world_size
-    states = kept(model, recipe, optimizer, strategy, ranks, "nf4-double" if case.model == "qlora" else "bf16")
+    stack, base_dtype = named(ranks=ranks), "nf4-double" if case.model == "qlora" else "bf16"
+    training = Training(model=model, recipe=recipe, optimizer=optimizer, base_dtype=base_dtype)
+    states = stack.states(training)
     lines = {"weights": states.weights, "master": states.master, "gradients": states.gradients}
-    lines |= {"optimizer": states.optimizer, "scalars": 4 * _num_scalars(case, model, ranks)}
+    lines |= {"optimizer": states.optimizer, "scalars": 4 * _num_scalars(case, stack, training)}
     if case.stack in ("ddp", "zero-redundancy"):
         lines["bucket"] = states.gradients
     if case.stack.startswith("deepspeed"):
         size = 4 if case.dtype == "fp32" else 2
         lines["gradients.step"] = states.master
         lines["gradients"] -= states.master
-        if strategy.stage < 3:
+        if stack.stage < 3:
             lines["edge"] = size * edge_elements(model, ranks)
         if case.stack.endswith("-persist"):
             small = [t for t in model.tensors if t.numel <= PERSIST]
-            lines["persisted"] = size * ranks * largest_share(small, "each", ranks)
+            lines["persisted"] = size * ranks * stack.cut(small, ranks, recipe)
     return {line: amount for line, amount in lines.items() if amount}
 
 
-def _num_scalars(case: Case, model: Model, ranks: int) -> int:
+def _num_scalars(case: Case, stack: Stack, training: Training) -> int:
     """Tensors for which the fullest rank's optimizer keeps a scalar."""
-    strategy, recipe, optimizer = terms(case)
     if case.optimizer not in (*COUNTERS, "muon"):
         return 0
-    layout, align = layout_of(strategy, recipe, ranks)
-    held = pieces(model, optimizer, layout, ranks, align)
     muon = case.optimizer == "muon"
+    held = stack.handed(training, stack.ranks)
     return max(sum(n for shape, kind, n in on if not (muon and is_muon(shape, kind))) for on in held)
 
 

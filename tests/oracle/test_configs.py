@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from calc import configs
-from calc.estimate import Run, estimate
+from calc.estimate import estimate
+from calc.job import Job
 from calc.models import load
 from calc.tables.configs import files
 from calc.units import InputError
@@ -74,41 +75,43 @@ def test_the_recorded_keys_are_those_of_the_library(library: str) -> None:
 @pytest.mark.quick
 @pytest.mark.parametrize("path", paths("deepspeed"))
 def test_deepspeed_reads_the_run(path: str) -> None:
-    found, run = told("deepspeed", path), PUBLISHED[path].run
+    found, run = told("deepspeed", path), PUBLISHED[path].job
     assert found["stage"] == int(run.strategy[-1])
     assert found["bf16"] is True
     assert (found["micro_batch"], found["accumulation"]) == (run.micro_batch, run.accumulation)
     assert found["train_batch"] == run.micro_batch * run.accumulation * run.world_size
-    assert found["reduce_bucket_size"] == run.reduce_bucket_size
-    assert found["overlap_comm"] == run.overlap_comm
-    assert (found["offload_optimizer"], found["offload_param"]) == (run.offload != "none", run.offload == "all")
+    assert found["reduce_bucket_size"] == run.stack.reduce_bucket_size
+    assert found["overlap_comm"] == run.stack.overlap_comm
+    offload = run.stack.offload
+    assert (found["offload_optimizer"], found["offload_param"]) == (offload != "none", offload == "all")
     if run.strategy == "zero3":
-        assert (found["prefetch"], found["live"]) == (run.stage3_prefetch_bucket_size, run.stage3_max_live_parameters)
+        assert found["prefetch"] == run.stack.stage3_prefetch_bucket_size
+        assert found["live"] == run.stack.stage3_max_live_parameters
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize("path", paths("accelerate"))
 def test_accelerate_reads_the_run(path: str) -> None:
-    found, run = told("accelerate", path), PUBLISHED[path].run
+    found, run = told("accelerate", path), PUBLISHED[path].job
     assert found["processes"] == run.world_size
     if run.strategy.startswith("zero"):
         assert (found["kind"], found["stage"]) == ("DEEPSPEED", int(run.strategy[-1]))
-        assert found["config"]["zero_optimization"]["reduce_bucket_size"] == run.reduce_bucket_size
+        assert found["config"]["zero_optimization"]["reduce_bucket_size"] == run.stack.reduce_bucket_size
         return
     assert found["kind"] == "FSDP"
     assert found["version"] == (1 if run.strategy == "fsdp1" else 2)
-    assert found["groups"] == ([run.world_size // run.shard_size, run.shard_size] if run.strategy == "hsdp" else [1, 1])
+    assert found["groups"] == ([run.stack.groups, run.stack.ranks] if run.strategy == "hsdp" else [1, 1])
     assert found["reshard"] in ("True", "FULL_SHARD")
     assert found["wrap"] == "transformer_auto_wrap_policy"
     assert found["checkpointing"] == (run.checkpointing == "full")
-    assert found["offload"] == (run.offload == "all")
+    assert found["offload"] == (run.stack.offload == "all")
     assert found["reduce"] == ("torch.bfloat16" if run.recipe == "fsdp2-mixed" else None)
     assert found["state_dict"].startswith(run.save.upper())
 
 
 @pytest.mark.parametrize("path", paths("trainer"))
 def test_the_trainer_reads_the_run(path: str) -> None:
-    found, run = told("trainer", path), PUBLISHED[path].run
+    found, run = told("trainer", path), PUBLISHED[path].job
     assert found["optim"] == configs.FORMATS["trainer"].optimizers[run.optimizer]  # type: ignore[index]
     assert (found["micro_batch"], found["accumulation"]) == (run.micro_batch, run.accumulation)
     assert found["checkpointing"] == (run.checkpointing == "full")
@@ -120,7 +123,7 @@ def test_the_trainer_reads_the_run(path: str) -> None:
 
 @pytest.mark.parametrize("path", paths("axolotl"))
 def test_axolotl_reads_the_run(path: str) -> None:
-    found, run = told("axolotl", path), PUBLISHED[path].run
+    found, run = told("axolotl", path), PUBLISHED[path].job
     assert (found["sequence_len"], found["micro_batch_size"]) == (run.seq_len, run.micro_batch)
     assert found["optimizer"] == "adamw_torch_fused"
     assert found["adapter"] == (("qlora" if run.base_dtype.startswith("nf4") else "lora") if run.lora_rank else None)
@@ -131,7 +134,7 @@ def test_axolotl_reads_the_run(path: str) -> None:
 
 @pytest.mark.parametrize("path", paths("llamafactory"))
 def test_llamafactory_reads_the_run(path: str) -> None:
-    found, run = told("llamafactory", path), PUBLISHED[path].run
+    found, run = told("llamafactory", path), PUBLISHED[path].job
     assert (found["cutoff_len"], found["micro_batch"]) == (run.seq_len, run.micro_batch)
     assert found["type"] == ("lora" if run.lora_rank else "full")
     assert not run.lora_rank or found["rank"] == run.lora_rank
@@ -183,13 +186,13 @@ def test_what_the_snippets_keep_is_what_they_say(model: str, world_size: int, tm
     for name, settings in SNIPPETS.items():
         if name == "hsdp" and world_size == 2:
             continue
-        file = configs.write(Run(model=loaded, world_size=world_size, **settings), "fsdp2")
+        file = configs.write(Job.of(model=loaded, world_size=world_size, **settings), "fsdp2")
         (tmp_path / f"{name}.py").write_text(file.text)
-        dtype = "bfloat16" if file.run.recipe == "pure-bf16" else "float32"
+        dtype = "bfloat16" if file.job.recipe == "pure-bf16" else "float32"
         expected[f"{tmp_path / name}.py:{dtype}"] = int(file.foot[0].split()[1].replace(",", ""))
     for strategy in ("fsdp1", "fsdp2"):
         for dtype, recipe in (("float32", "fsdp2-mixed"), ("bfloat16", "pure-bf16")):
-            run = Run(model=loaded, world_size=world_size, strategy=strategy, recipe=recipe)
+            run = Job.of(model=loaded, world_size=world_size, strategy=strategy, recipe=recipe)
             expected[f"{FOLDER / 'text-c' / strategy}.py:{dtype}"] = estimate(run).states.total
     found = ask("tests.oracle.config_ranks", config, world_size, *expected)
     if model == "odd":  # calc counts FSDP1 with use_orig_params, which starts each tensor on 16 bytes
@@ -233,7 +236,7 @@ def test_peft_trains_as_many_parameters_as_calc_counts(settings: dict[str, Any],
     import transformers
 
     model = load("llama-3.1-8b")
-    file = configs.write(Run(model=model, **{"recipe": "autocast", **settings}), "peft")
+    file = configs.write(Job.of(model=model, **{"recipe": "autocast", **settings}), "peft")
     (tmp_path / "lora.py").write_text(file.text)
     code = runpy.run_path(str(tmp_path / "lora.py"))
     with torch.device("meta"):
@@ -242,6 +245,6 @@ def test_peft_trains_as_many_parameters_as_calc_counts(settings: dict[str, Any],
         )
     adapted = code["adapt"](base)
     trained = [p for p in adapted.parameters() if p.requires_grad]
-    assert sum(p.numel() for p in trained) == file.run.trained.num_trainable
-    assert {p.dtype for p in trained} == {torch.bfloat16 if file.run.recipe == "pure-bf16" else torch.float32}
+    assert sum(p.numel() for p in trained) == file.job.trained.num_trainable
+    assert {p.dtype for p in trained} == {torch.bfloat16 if file.job.recipe == "pure-bf16" else torch.float32}
     assert {p.dtype for p in adapted.parameters() if not p.requires_grad} == {torch.bfloat16}

@@ -16,7 +16,7 @@ import pytest
 
 from calc import models
 from calc.models import Model
-from calc.models.fields import table
+from calc.models.families import FAMILIES, family_of
 from calc.units import InputError
 
 pytestmark = pytest.mark.oracle
@@ -154,7 +154,7 @@ def small(model_type: str) -> dict[str, Any]:
 
 
 def cases() -> Iterator[Any]:
-    for model_type in table()["architectures"]:
+    for model_type in FAMILIES:
         base = small(model_type)
         required = {"model_type", "pad_token_id", "hybrid_override_pattern", "n_embd", "n_layer", "n_head", *SMALL}
         least = {key: value for key, value in base.items() if key in required - {"num_key_value_heads"}}
@@ -174,9 +174,10 @@ def on_meta(config: Mapping[str, Any]) -> Any:
 
     left_out = ("architectures", "model_type")
     fields = json.loads(json.dumps({key: value for key, value in config.items() if key not in left_out}))
-    model_type = table()["same_as"].get(config["model_type"], config["model_type"])
+    family = family_of(config["model_type"])
+    assert family
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **fields))
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model(family.model_type, **fields))
 
 
 def listed(model: Model) -> list[tuple[str, tuple[int, ...]]]:
@@ -207,16 +208,16 @@ def test_an_altered_config_has_transformers_tensors(config: dict[str, Any]) -> N
     assert sorted(listed(models.from_config(config, "altered"))) == sorted(instantiated(on_meta(config)))
 
 
-@pytest.mark.parametrize("model_type", table()["architectures"])
+@pytest.mark.parametrize("model_type", FAMILIES)
 def test_the_defaults_are_those_of_the_config_class(model_type: str) -> None:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    row, config = table()["architectures"][model_type], CONFIG_MAPPING[model_type]
+    family, config = FAMILIES[model_type], CONFIG_MAPPING[model_type]
     fields = {name: field.default for name, field in config.__dataclass_fields__.items()}
-    mine = {name: value for name, value in row["defaults"].items() if name in fields}
+    mine = {name: value for name, value in family.defaults.items() if name in fields}
     assert mine == {name: fields[name] for name in mine}
     #: What the classes read from further keywords, or by `getattr` with a default.
-    further = set(row["defaults"]) - set(mine) - set(config.attribute_map)
+    further = set(family.defaults) - set(mine) - set(config.attribute_map)
     assert further <= {
         *("head_dim", "full_attention_interval", "sliding_window_pattern", "global_head_dim", "num_key_value_heads"),
         *("num_global_key_value_heads", "index_topk_pattern", "index_topk_freq", "index_skip_topk_offset"),
@@ -224,13 +225,13 @@ def test_the_defaults_are_those_of_the_config_class(model_type: str) -> None:
     }
 
 
-@pytest.mark.parametrize("model_type", table()["architectures"])
+@pytest.mark.parametrize("model_type", FAMILIES)
 def test_lora_on_all_linear_layers_is_as_large_as_peft_makes_it(model_type: str) -> None:
     from peft import LoraConfig, get_peft_model
 
     config = small(model_type)
     lora = LoraConfig(r=4, **ALL_LINEAR)
-    if "lora_refuses" in table()["architectures"][model_type]:
+    if FAMILIES[model_type].lora_refuses:
         with pytest.raises(ValueError, match="incompatible"):
             get_peft_model(on_meta(config), lora, low_cpu_mem_usage=True)
         with pytest.raises(InputError, match="peft refuses"):

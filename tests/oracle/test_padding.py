@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from calc.models import Tensor
-from calc.sharding import largest_share, rows
+from calc.precision import get_recipe
+from calc.stacks.fsdp2 import FSDP2, rows
 
 pytestmark = [pytest.mark.oracle, pytest.mark.quick]
 
@@ -24,8 +25,9 @@ def test_every_rank_stores_the_largest_chunk(shape: tuple[int, ...], rank: int) 
         module = torch.nn.Module()
         module.weight = torch.nn.Parameter(torch.zeros(shape))
         fully_shard(module, mesh=init_device_mesh("cpu", (4,)))
+        cut = FSDP2(ranks=4).cut([Tensor(name="weight", shape=shape)], 4, get_recipe("fp32"))
         local = module.weight.to_local()
         assert tuple(local.shape) == rows(shape, 4, rank)
-        assert local.untyped_storage().nbytes() == 4 * largest_share([Tensor(name="weight", shape=shape)], "rows", 4)
+        assert local.untyped_storage().nbytes() == 4 * cut
     finally:
         dist.destroy_process_group()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from calc.states import refuse
+from calc.stacks import refuse
 from calc.units import InputError
 from tests.oracle.cases import CASES, CONFIGS, PAIRED, Case
 from tests.oracle.predicted import predicted, reduced, tensors, terms
@@ -54,12 +54,12 @@ UNNAMED = [
 
 @pytest.mark.parametrize("case", [case for case in PAIRS if case not in UNNAMED], ids=str)
 def test_calc_refuses_the_pairs_that_fail_and_no_other(case: Case) -> None:
-    strategy, recipe, optimizer = terms(case)
+    stack, recipe, optimizer = terms(case)
     if "error" not in FOUND[str(case)]:
-        refuse(strategy.name, recipe, optimizer)
+        refuse(stack.strategy, recipe, optimizer)
         return
     with pytest.raises(InputError, match="does not run under"):
-        refuse(strategy.name, recipe, optimizer)
+        refuse(stack.strategy, recipe, optimizer)
 
 
 def test_what_the_named_lines_are_worth() -> None:

@@ -1,4 +1,4 @@
-"""The runs that PyTorch's trackers were asked about, and the `Run` of each; needs no framework."""
+"""The runs that PyTorch's trackers were asked about, and the `Job` of each; needs no framework."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from calc.estimate import Run
+from calc.job import Job
 from calc.models import Model, from_config, known
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -46,7 +46,7 @@ def model_of(run: Mapping[str, Any]) -> Model:
     return from_config(config_of(run), run["model"])
 
 
-def run_of(given: Mapping[str, Any]) -> Run:
+def run_of(given: Mapping[str, Any]) -> Job:
     """The same run in calc's words."""
     run = DEFAULTS | given
     words = {key: run[key] for key in DEFAULTS if key not in ("num_hidden_layers", "base_dtype")}
@@ -54,7 +54,7 @@ def run_of(given: Mapping[str, Any]) -> Run:
         words["world_size"] = 1
     if run["lora_rank"]:
         words["base_dtype"] = run["base_dtype"] or ("bf16" if run["recipe"] == "pure-bf16" else "fp32")
-    return Run(model=model_of(run), **words)
+    return Job.of(model=model_of(run), **words)
 
 
 #: Mistral NeMo's own: 32 heads of 128 beside a hidden size of 5,120.

@@ -73,9 +73,9 @@ PROSE = ("tests/test_docs.py", "-k", "marked_and_true")
 KEPT = ("tests/test_docs.py", "-k", "what_is_kept")
 FAULTS = {
     "AdamW's second moment halved": Fault(
-        file="calc/states.py",
-        plant=swap("    return count * numel * itemsize\n", "    return count * numel * itemsize * 3 // 4\n"),
-        noticed_by=("tests/test_docs.py", "calc/states.py"),
+        file="calc/optimizers/base.py",
+        plant=swap(" * prod(shape) * itemsize\n", " * prod(shape) * itemsize * 3 // 4\n"),
+        noticed_by=("tests/test_docs.py", "calc/optimizers/__init__.py"),
         says=(
             r"docs/index\.md:\d+:\d+: said 141\.1 GB, computed 123\.5 GB \(estimate llama-3\.3-70b .*run make numbers",
             r"run make golden",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
-from calc.estimate.run import Run
+from calc.job import Job
 from calc.models import Model
-from calc.sharding import get_strategy
-from calc.states import get_optimizer, get_recipe
+from calc.optimizers import get_optimizer
+from calc.precision import get_recipe
 from calc.units import DTYPE_BYTES, ceil_div
 
 #: The per-GPU overhead of the one-line formula: 1.5 GB (source: text-b).
@@ -38,7 +38,7 @@ class OneLine:
         return total
 
 
-def one_line(run: Run, model: Model | None = None) -> OneLine:
+def one_line(job: Job, model: Model | None = None) -> OneLine:
     """The formula of text B in bytes per GPU, nominal bytes per parameter.
 
     Formula: weights·(1/N from ZeRO-3) + master·(1/N from ZeRO-1) + gradients·(1/N from ZeRO-2) +
@@ -47,32 +47,34 @@ def one_line(run: Run, model: Model | None = None) -> OneLine:
     Source: text-b, the activation term is ours. Each line is rounded up to a whole byte.
 
     >>> from calc.models import load
-    >>> one_line(Run(model=load("llama-3.3-70b"), world_size=8)).total
+    >>> one_line(Job.of(model=load("llama-3.3-70b"), world_size=8)).total
     146342440704
     """
-    model = model or max((model for _, model in run.parts()), key=lambda part: part.num_params)
-    run = run.local
-    recipe, strategy = get_recipe(run.recipe), get_strategy(run.strategy)
+    model = model or max((part for _, part in job.parts()), key=lambda part: part.num_params)
+    return replace(paper_states(job, model), activations=paper_activations(job, model))
+
+
+def paper_states(job: Job, model: Model) -> OneLine:
+    """All lines but the activations, which alone depend on the batch."""
+    recipe, stack = get_recipe(job.recipe), job.stack
     trainable, frozen = model.num_trainable, model.num_params - model.num_trainable
     # In halves of a byte: NF4 on paper is half a byte; what its scales add is in the ledger.
     parts = [(copy.line, 2 * copy.itemsize * trainable, copy.stage) for copy in recipe.copies]
-    parts.append(("weights", frozen * (2 * DTYPE_BYTES.get(run.base_dtype, 0) or 1), 3))
-    nominal = get_optimizer(run.optimizer).nominal_bytes(recipe.state_dtype)
+    parts.append(("weights", frozen * (2 * DTYPE_BYTES.get(job.base_dtype, 0) or 1), 3))
+    nominal = get_optimizer(job.optimizer).nominal_bytes(recipe.state_dtype)
     parts.append(("optimizer", 2 * nominal * trainable, 1))
     lines = dict.fromkeys(("weights", "master", "gradients", "optimizer"), 0)
     for line, halves, stage in parts:
-        ranks = run.world_size if strategy.stage >= stage else 1
-        lines[line] += ceil_div(halves, 2 * ranks) * (line not in run.offloaded)
-    return OneLine(
-        **lines,
-        bucket=trainable * recipe.itemsize("gradients") * (run.strategy == "ddp"),
-        activations=_paper_activations(run, model),
-        overhead=OVERHEAD_BYTES,
-    )
+        ranks = stack.ranks if stack.stage >= stage else 1
+        if line not in stack.offloaded:
+            lines[line] += ceil_div(halves, 2 * ranks)
+    bucket = trainable * recipe.itemsize("gradients") if stack.live_bucket else 0
+    return OneLine(**lines, bucket=bucket, activations=None, overhead=OVERHEAD_BYTES)
 
 
-def _paper_activations(run: Run, model: Model) -> int | None:
+def paper_activations(job: Job, model: Model) -> int | None:
+    """2·layers·tokens·hidden + 4·tokens·vocab bytes; None for a bare count."""
     if not model.has_architecture:
         return None
     hidden, vocab = int(str(model.config["hidden_size"])), int(str(model.config["vocab_size"]))
-    return 2 * model.num_layers * run.tokens * hidden + 4 * run.tokens * vocab
+    return 2 * model.num_layers * job.tokens * hidden + 4 * job.tokens * vocab

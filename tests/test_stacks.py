@@ -12,15 +12,30 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from calc.models import Tensor, load, with_adapters
-from calc.sharding import STRATEGIES, edge_elements, get_strategy, kept, largest_share, pieces, rows, units
-from calc.states import OPTIMIZERS, RECIPES, Optimizer, get_optimizer, get_recipe, state_bytes
+from calc.optimizers import Optimizer, get_optimizer, state_bytes
+from calc.precision import RECIPES, get_recipe
+from calc.stacks import STACKS, STRATEGIES, Stack, choose, get_strategy
+from calc.stacks.ddp import DDP
+from calc.stacks.deepspeed3 import DeepSpeed3
+from calc.stacks.deepspeed12 import DeepSpeed1, DeepSpeed2, edge_elements
+from calc.stacks.fsdp1 import FSDP1
+from calc.stacks.fsdp2 import FSDP2, rows
+from calc.stacks.shards import gather_units
+from calc.stacks.single import Single
+from calc.stacks.zero_redundancy import ZeroRedundancy
 from calc.units import InputError
+from tests.stacks import handed, kept
 
 LLAMA = load("llama-3.3-70b")
 
 
 def total(model: str, strategy: str, world_size: int, recipe: str = "zero", optimizer: str = "adamw") -> int:
-    return kept(load(model), get_recipe(recipe), get_optimizer(optimizer), get_strategy(strategy), world_size).total
+    return kept(choose(strategy, recipe), load(model), recipe, world_size, optimizer).total
+
+
+def cut(stack: type[Stack], tensors: Iterable[Tensor], ranks: int, recipe: str = "pure-bf16") -> int:
+    """Elements of `tensors` that the fullest of `ranks` stores."""
+    return stack(ranks=ranks).cut(tensors, ranks, get_recipe(recipe))
 
 
 @pytest.mark.parametrize(
@@ -63,54 +78,61 @@ tensors = st.lists(
     min_size=1,
     max_size=6,
 ).map(tuple)
-layouts = st.sampled_from(["rows", "each", "flat", "unit", "whole"])
+stacks = st.sampled_from([FSDP2, DeepSpeed3, DeepSpeed1, DDP])
 
 
-@given(tensors, layouts, st.integers(1, 64))
-def test_ranks_together_hold_everything_and_little_more(found: tuple[Tensor, ...], layout: str, n: int) -> None:
+@given(tensors, stacks, st.integers(1, 64))
+def test_ranks_together_hold_everything_and_little_more(found: tuple[Tensor, ...], stack: type[Stack], n: int) -> None:
     elements = sum(t.count * t.numel for t in found)
-    share = largest_share(found, layout, n)
+    share = cut(stack, found, n)
     assert n * share >= elements
-    if layout == "whole":
+    if stack is DDP:
         assert share == elements
         return
-    # A rank is padded by less than a row a tensor (rows), an element a tensor (each) or two in all (flat, unit).
-    padding = {"rows": sum(t.count * (t.numel // t.shape[0]) for t in found), "each": sum(t.count for t in found)}
-    assert share - elements / n < padding.get(layout, 2)
+    # A rank is padded by less than a row a tensor (FSDP2), an element a tensor (ZeRO-3) or two in all (ZeRO-1).
+    row, each = sum(t.count * (t.numel // t.shape[0]) for t in found), sum(t.count for t in found)
+    assert share - elements / n < {FSDP2: row, DeepSpeed3: each}.get(stack, 2)
 
 
-@given(tensors, st.integers(1, 64), st.sampled_from([4, 8]))
-def test_fsdp1_aligns_each_tensor_but_the_first(found: tuple[Tensor, ...], n: int, align: int) -> None:
-    elements, num_tensors = sum(t.count * t.numel for t in found), sum(t.count for t in found)
-    share = largest_share(found, "unit", n, align)
+ALIGNED = {"fp32": 4, "pure-bf16": 8}
+
+
+@given(tensors, st.integers(1, 64), st.sampled_from(list(ALIGNED)))
+def test_fsdp1_aligns_each_tensor_but_the_first(found: tuple[Tensor, ...], n: int, recipe: str) -> None:
+    elements, num_tensors, align = sum(t.count * t.numel for t in found), sum(t.count for t in found), ALIGNED[recipe]
+    share = cut(FSDP1, found, n, recipe)
     assert elements <= n * share < elements + (align - 1) * (num_tensors - 1) + n
 
 
-@given(tensors, st.sampled_from(["whole", "rows", "flat", "each", "greedy"]), st.integers(1, 16))
-def test_the_optimizers_of_all_ranks_are_handed_every_element(found: tuple[Tensor, ...], layout: str, n: int) -> None:
+@given(tensors, st.sampled_from([DDP, FSDP2, DeepSpeed1, DeepSpeed3, ZeroRedundancy]), st.integers(1, 16))
+def test_the_optimizers_of_all_ranks_are_handed_every_element(
+    found: tuple[Tensor, ...], stack: type[Stack], n: int
+) -> None:
     model = replace(LLAMA, first=found, blocks=(), last=())
-    held = list(pieces(model, OPTIMIZERS["adamw"], layout, n))
+    held = handed(stack, model, "pure-bf16", n)
     elements = sum(t.count * t.numel for t in model.tensors)
     on = [sum(num * prod(shape) for shape, _, num in each) for each in held]
-    if layout == "greedy":
+    if stack is ZeroRedundancy:
         assert sum(on) == elements
         assert max(on) - min(on) <= max(t.numel for t in found)
     else:
         assert n * max(on) >= elements
 
 
-@given(tensors, st.integers(1, 40), st.sampled_from([1, 4, 8]))
-@example((Tensor(name="a", shape=(1,)), Tensor(name="a", shape=(4,))), 3, 1)  # the second rank has one whole piece
-def test_the_pieces_of_flat_shards_are_those_of_every_rank(found: tuple[Tensor, ...], n: int, align: int) -> None:
-    model = replace(LLAMA, first=found, blocks=(), last=())
-    share, end, on = largest_share(found, "unit", n, align), 0, [[] for _ in range(n)]
+@given(tensors, st.integers(2, 40), st.sampled_from(list(ALIGNED)))
+@example(
+    (Tensor(name="a", shape=(4,)), Tensor(name="a", shape=(16,))), 3, "fp32"
+)  # the second rank has one whole piece
+def test_the_pieces_of_flat_shards_are_those_of_every_rank(found: tuple[Tensor, ...], n: int, recipe: str) -> None:
+    model, align = replace(LLAMA, first=found, blocks=(), last=()), ALIGNED[recipe]
+    share, end, on = cut(FSDP1, found, n, recipe), 0, [[] for _ in range(n)]
     for tensor in (t for t in found for _ in range(t.count)):
         start = -(-end // align) * align
         end = start + tensor.numel
         for rank, held in enumerate(on):
             if (part := min(end, (rank + 1) * share) - max(start, rank * share)) > 0:
                 held.append(((part,), tensor.kind, 1))
-    some = list(pieces(model, OPTIMIZERS["adamw"], "unit", n, align))
+    some = handed(FSDP1, model, recipe, n)
     assert {tuple(held) for held in some} | {()} == {tuple(held) for held in on} | {()}
     assert len(some) <= n
 
@@ -134,7 +156,7 @@ def test_the_pieces_of_rows_hold_the_fullest_of_every_rank(found: tuple[Tensor, 
         def priced(held: Iterable[tuple[tuple[int, ...], str, int]], optimizer: Optimizer = optimizer) -> int:
             return sum(num * state_bytes(optimizer, shape, "fp32", kind=kind) for shape, kind, num in held)
 
-        some = list(pieces(model, optimizer, "rows", n))
+        some = handed(FSDP2, model, "fsdp2-mixed", n, name)
         assert max(map(priced, some)) == max(map(priced, every))
         assert len(some) <= n
 
@@ -142,24 +164,26 @@ def test_the_pieces_of_rows_hold_the_fullest_of_every_rank(found: tuple[Tensor, 
 @given(tensors)
 def test_one_gpu_makes_all_strategies_equal(found: tuple[Tensor, ...]) -> None:
     model = replace(LLAMA, first=found, blocks=(), last=())
-    adamw, elements = get_optimizer("adamw"), sum(t.count * t.numel for t in found)
-    for strategy in STRATEGIES.values():
-        name = "zero" if strategy.name in RECIPES["zero"].strategies else "fsdp2-mixed"
-        assert kept(model, get_recipe(name), adamw, strategy, 1).total == 16 * elements
+    elements = sum(t.count * t.numel for t in found)
+    for strategy in STRATEGIES:
+        name = "zero" if strategy in RECIPES["zero"].strategies else "fsdp2-mixed"
+        assert kept(choose(strategy, name), model, name, 1).total == 16 * elements
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b"])
 @pytest.mark.parametrize("rank", [0, 8])
 def test_the_units_of_fsdp_hold_every_tensor_once(name: str, rank: int) -> None:
     model = with_adapters(load(name), rank=rank) if rank else load(name)
-    assert sum(count * largest_share(group, "unit", 1) for group, count in units(model)) == model.num_params
+    assert (
+        sum(count * sum(t.count * t.numel for t in group) for group, count in gather_units(model)) == model.num_params
+    )
 
 
-def test_without_alignment_tensors_stand_end_to_end() -> None:
+def test_a_flat_parameter_is_cut_wherever_its_middle_is() -> None:
     odd = [Tensor(name="a", shape=(3,)), Tensor(name="b", shape=(5,))]
-    assert largest_share(odd, "unit", 1) == 8
+    assert cut(FSDP1, odd, 1, "fp32") == 4 + 5
     model = replace(LLAMA, first=tuple(odd), blocks=(), last=())
-    assert list(pieces(model, OPTIMIZERS["adamw"], "unit", 2)) == [
+    assert handed(FSDP1, model, "fp32", 2) == [  # five of nine elements each, one of them between the tensors
         [((3,), "linear", 1), ((1,), "linear", 1)],
         [((4,), "linear", 1)],
     ]
@@ -169,26 +193,25 @@ def test_without_alignment_tensors_stand_end_to_end() -> None:
 def test_code_books_exist_once_where_a_tensor_is_quantised(sizes: tuple[int, ...], once: int) -> None:
     model = replace(LLAMA, first=tuple(Tensor(name="w", shape=(size,)) for size in sizes), blocks=(), last=())
     adamw = get_optimizer("adamw8bit")
-    held = kept(model, get_recipe("pure-bf16"), adamw, STRATEGIES["single"], 1)
+    held = kept(Single, model, "pure-bf16", 1, "adamw8bit")
     assert held.optimizer == once + sum(state_bytes(adamw, (size,), "bf16") for size in sizes)
 
 
 def test_a_short_last_chunk_holds_more_than_the_first() -> None:
     """130 rows of 128 on four ranks are chunks of 33 and one of 31: 4,224 elements in 8 bit, 3,968 in 32."""
     model = replace(LLAMA, first=(Tensor(name="w", shape=(130, 128)),), blocks=(), last=())
-    adamw = get_optimizer("adamw8bit")
-    held = kept(model, get_recipe("bf16-fp32-states"), adamw, STRATEGIES["fsdp2"], 4)
+    held = kept(FSDP2, model, "bf16-fp32-states", 4, "adamw8bit")
     assert held.optimizer == 8 * 31 * 128
 
 
-@pytest.mark.parametrize("layout", ["unit", "greedy", "rows"])
-def test_a_million_ranks_cost_no_more_than_the_tensors_they_hold(layout: str) -> None:
-    assert len(list(pieces(LLAMA, OPTIMIZERS["adamw"], layout, 10**6))) < 1000
+@pytest.mark.parametrize("stack", [FSDP1, ZeroRedundancy, FSDP2])
+def test_a_million_ranks_cost_no_more_than_the_tensors_they_hold(stack: type[Stack]) -> None:
+    assert len(handed(stack, LLAMA, "pure-bf16", 10**6)) < 1000
 
 
-@given(tensors, layouts, st.integers(1, 64), st.integers(1, 4))
-def test_more_ranks_never_grow_a_share(found: tuple[Tensor, ...], layout: str, n: int, times: int) -> None:
-    assert largest_share(found, layout, n * times) <= largest_share(found, layout, n)
+@given(tensors, st.one_of(stacks, st.just(FSDP1)), st.integers(1, 64), st.integers(1, 4))
+def test_more_ranks_never_grow_a_share(found: tuple[Tensor, ...], stack: type[Stack], n: int, times: int) -> None:
+    assert cut(stack, found, n * times) <= cut(stack, found, n)
 
 
 @given(st.integers(1, 5000), st.integers(1, 300))
@@ -202,10 +225,7 @@ def test_chunks_of_rows_cover_the_tensor_once(first: int, n: int) -> None:
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd-momentum", "lion"])
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 64])
 def test_a_higher_stage_never_keeps_more(optimizer: str, n: int) -> None:
-    stages = [
-        kept(LLAMA, RECIPES["zero"], get_optimizer(optimizer), STRATEGIES[name], n)
-        for name in ("ddp", "zero1", "zero2", "zero3")
-    ]
+    stages = [kept(stack, LLAMA, "zero", n, optimizer) for stack in (DDP, DeepSpeed1, DeepSpeed2, DeepSpeed3)]
     for lower, higher in itertools.pairwise(stages):
         assert higher.total <= lower.total + 4 * 64 * LLAMA.num_layers  # ZeRO-3 pads each tensor
     if n == 1:
@@ -233,8 +253,7 @@ def test_scales_of_nf4_stay_on_every_rank() -> None:
         first=(),
         last=(),
     )
-    pure, adamw = get_recipe("pure-bf16"), get_optimizer("adamw")
-    one, eight = (kept(frozen, pure, adamw, STRATEGIES["fsdp2"], n, "nf4").weights for n in (1, 8))
+    one, eight = (kept(FSDP2, frozen, "pure-bf16", n, base_dtype="nf4").weights for n in (1, 8))
     matrices = sum(t.count * t.numel for t in frozen.tensors if t.kind == "linear")
     norms = 2 * sum(t.count * t.numel for t in frozen.tensors if t.kind == "norm")
     assert one - eight == (matrices // 2 + norms) * 7 // 8
@@ -250,5 +269,26 @@ def test_a_frozen_model_keeps_weights_alone(strategy: str) -> None:
     frozen = [tuple(replace(t, trainable=False) for t in part) for part in (LLAMA.first, LLAMA.last)]
     model = replace(LLAMA, first=frozen[0], blocks=(), last=frozen[1])
     recipe = "deepspeed" if strategy.startswith("zero") else "pure-bf16"
-    found = kept(model, get_recipe(recipe), get_optimizer("adamw"), get_strategy(strategy), 1)
+    found = kept(choose(strategy, recipe), model, recipe, 1)
     assert (found.weights, found.total) == (2 * model.num_params, 2 * model.num_params)
+
+
+def test_a_strategy_and_a_recipe_name_one_stack() -> None:
+    """What today's words stand for; a stack that is written anew is added here by hand."""
+    torch, zero = ("fp32", "pure-bf16", "bf16-fp32-states"), ("zero", "deepspeed")
+    plain, sharded = ("zero", "autocast", *torch), ("fsdp2-mixed", "fp32", "pure-bf16")
+    expected = {
+        "single": {"Single": plain},
+        "ddp": {"DDP": plain, "Megatron": ("megatron",)},
+        "zero1": {"ZeroRedundancy": torch, "DeepSpeed1": zero, "MegatronDistributed": ("megatron",)},
+        "zero2": {"DeepSpeed2": zero},
+        "zero3": {"DeepSpeed3": zero},
+        "fsdp1": {"FSDP1": (*sharded, "bf16-fp32-states")},
+        "fsdp2": {"FSDP2": sharded},
+        "hsdp": {"HSDP": sharded},
+    }
+    for strategy, ways in expected.items():
+        named = {recipe: stack for stack, recipes in ways.items() for recipe in recipes}
+        assert {recipe for recipe in RECIPES if strategy in RECIPES[recipe].strategies} == {*named}
+        assert {recipe: choose(strategy, recipe).__name__ for recipe in named} == named
+    assert len(STACKS) == sum(len(ways) for ways in expected.values())

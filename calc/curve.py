@@ -1,0 +1,64 @@
+"""The memory curve of a step: every allocation with all layers played, and the worst moment of each stretch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from calc.estimate import plan_of, play
+from calc.job import Job
+from calc.memory import Line, Phase, Timeline
+
+#: What a step begins with, also where the stack has no instant of its own there.
+FIRST_INSTANT = "fwd_layers"
+
+
+def timeline(job: Job) -> Timeline | None:
+    """The timeline of the largest rank's step with every layer played; None where operations are not known.
+
+    >>> from calc.models import load
+    >>> found = timeline(Job.of(model=load("llama-3.1-8b"), world_size=8, strategy="fsdp2"))
+    >>> max(event.total for event in found.events) == max(phase.bytes for phase in found.instants())
+    True
+    """
+    played = [play(job, rank.steps, Timeline(every_layer=True)) for rank in plan_of(job).ranks if rank.steps]
+    return max(played, key=lambda memory: max(phase.bytes for phase in memory.instants()), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """The worst moment of one stretch of a step, a layer or what is between layers: what is held then, by line."""
+
+    instant: str
+    layer: int | None
+    bytes: int
+    held: Mapping[str, int]
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """What is held, each line with its kind."""
+        return Phase(self.instant, self.bytes, self.held).lines
+
+
+def curve(memory: Timeline) -> tuple[Moment, ...]:
+    """The memory curve of a timeline: for each stretch of the step, in its order, the worst moment.
+
+    >>> from calc.models import load
+    >>> found = timeline(Job.of(model=load("llama-3.1-8b"), world_size=8, strategy="fsdp2"))
+    >>> [(moment.instant, moment.layer) for moment in curve(found)][32:36]
+    [('fwd_layers', 31), ('head_fwd', None), ('head_bwd', None), ('layers_bwd', 31)]
+    """
+    held, found = dict[str, int](), list[Moment]()
+    for event in memory.events:
+        held[event.line] = held.get(event.line, 0) + event.bytes
+        instant = event.instant or FIRST_INSTANT
+        if event.bytes < 0:
+            continue
+        same = found and (found[-1].instant, found[-1].layer) == (instant, event.layer)
+        if same and found[-1].bytes > event.total:
+            continue
+        moment = Moment(
+            instant=instant, layer=event.layer, bytes=event.total, held={k: v for k, v in held.items() if v}
+        )
+        found[-1 if same else len(found) :] = [moment]
+    return tuple(found)
