@@ -263,8 +263,8 @@ class Stack:
 
     def head_kept(self, step: Step) -> int:
         """Bytes that the gradients of head and final norm add to those kept."""
-        kept: int = step.head_gradient if step.training.model.tied else step.last.kept_gradients
-        return kept
+        kept: int = step.last.kept_gradients
+        return kept + step.head_gradient if step.training.model.tied else kept
 
     def pre_backward(self, memory: Timeline, unit: Any, following: Any) -> None: ...
 
