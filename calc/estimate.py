@@ -97,11 +97,11 @@ def estimate(job: Job) -> Estimate:
     """
     plan = plan_of(job)
     played = [(*_played(job, rank), rank.states) for rank in plan.ranks]
-    phases, instants, _ = max(played, key=lambda rank: (_worst(rank[0]), rank[2].total))
+    phases, instants, states = max(played, key=lambda rank: (_worst(rank[0]), rank[2].total))
     return Estimate(
         job=job,
         model=plan.model,
-        states=max((rank.states for rank in plan.ranks), key=lambda states: states.total),
+        states=states,
         one_line=replace(plan.paper, activations=paper_activations(job, plan.largest_part)),
         phases=MappingProxyType(phases) if phases else None,
         instants=instants,
