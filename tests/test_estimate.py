@@ -135,8 +135,20 @@ def test_the_70b_on_eight_gpus_line_by_line() -> None:
 
 
 def sub_group(model: Any, ranks: int, size: int) -> int:
-    """Elements of a sub-group: what was asked for, and the rest of the largest tensor."""
-    return min(model.num_params // ranks, size + max(t.numel for t in model.tensors) // ranks)
+    """Elements of the largest sub-group, written down once more: it closes at the tensor that reaches `size`."""
+    (block,) = model.blocks
+    layers = [tensor for _ in range(model.num_layers) for tensor in block.tensors]
+    groups, filled = [0], True
+    for tensor in (*model.first, *layers, *model.last):
+        groups += [0] * filled
+        groups[-1] += tensor.numel // ranks
+        filled = groups[-1] >= size
+    return max(groups)
+
+
+def test_llama_8b_on_four_gpus_makes_fp32_gradients_in_two_sub_groups() -> None:
+    found = lines_of(estimate(run("zero3", 4)), "step")
+    assert found["fp32 gradients"] == 4_015_140_864 == 4 * sub_group(LLAMA8, 4, 10**9)
 
 
 def test_zero_has_the_phases_of_deepspeed_and_its_own_states() -> None:

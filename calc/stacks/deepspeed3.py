@@ -11,7 +11,7 @@ Counted: as much gathered as may be, the bucket, and gradients on their way thro
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from calc.memory.timeline import Timeline
 from calc.memory.train_step import Step
@@ -20,7 +20,7 @@ from calc.models import Tensor
 from calc.precision import Recipe
 from calc.stacks.collectives import Collective
 from calc.stacks.deepspeed import DeepSpeed
-from calc.stacks.shards import ModelStates, gather_units, piece, trainable
+from calc.stacks.shards import ModelStates, gather_units, in_order, piece, trainable
 from calc.units import ceil_div
 
 GATHERED = "gathered parameters"
@@ -94,9 +94,14 @@ class DeepSpeed3(DeepSpeed):
         `sub_group_size`. All parameters are taken to be one parameter group.
         Source: `_create_fp16_sub_groups` of `stage3.py`, DeepSpeed 0.19.8.
         """
-        share = self.share(training, training.model.tensors, 1)
-        largest = max((t.numel for t in trainable(training.model.tensors)), default=0)
-        return min(share, self.sub_group_size + largest // self.ranks)
+        largest = group = 0
+        for tensor in trainable(in_order(training.model)):
+            for _ in range(tensor.count):
+                group += self.share(training, [replace(tensor, count=1)], 1)
+                largest = max(largest, group)
+                if group >= self.sub_group_size:
+                    group = 0
+        return largest
 
     def collectives(self, training: Training) -> tuple[Collective, ...]:
         """Weights are gathered in each forward and each backward, gradients scattered after each micro-batch."""
