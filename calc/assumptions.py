@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from calc.job import CHOICES, DEGREES, NODE_GPUS, Job
 from calc.models import Model
 from calc.models.families import attention_of, unsupported
-from calc.optimizers import get_optimizer
+from calc.optimizers import get_optimizer, step_word
 
 
 def assumptions(job: Job, model: Model) -> tuple[str, ...]:
@@ -27,7 +27,7 @@ def _of_the_step(job: Job, model: Model) -> Iterator[str]:
         load, save = CHOICES["load"][job.load], CHOICES["save"][job.save]
         hosted = min(job.world_size, NODE_GPUS)
         optimizer = get_optimizer(job.optimizer)
-        word = job.step
+        word = step_word(optimizer, job.step)
         step = CHOICES["step"][word] if word else f"optimizer step as {optimizer.library} takes it"
         yield f"{step}; {load}; {save}; GPUs per host: {hosted}"
         yield (

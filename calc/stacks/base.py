@@ -16,7 +16,7 @@ from calc.memory.train_step import Step
 from calc.memory.training import Training, packed
 from calc.models import Model, Tensor
 from calc.models.parts import only
-from calc.optimizers import WHOLE, Piece, state_bytes
+from calc.optimizers import DTENSOR, WHOLE, Piece, state_bytes, step_temporaries
 from calc.precision import Recipe
 from calc.stacks.collectives import Collective
 from calc.stacks.shards import ModelStates, flat, numel_of, scales, stored, trainable
@@ -291,9 +291,11 @@ class Stack:
         return {"gradients": states.gradients, "step temporaries": self.temporaries(training, implementation)}
 
     def temporaries(self, training: Training, implementation: str) -> int:
-        """Bytes of the optimizer's temporaries on the largest rank."""
-        numel = self.share(training, training.model.tensors, 1)
-        return self.step_bytes(training, implementation, [((numel,), "all", 1)])
+        """Bytes of the optimizer's temporaries on the rank where they are most."""
+        ranks = self.ranks if self.shards == DTENSOR else 1
+        return max(
+            (self.step_bytes(training, implementation, held, ranks) for held in self.on_each_rank(training)), default=0
+        )
 
     def on_each_rank(self, training: Training) -> Iterator[list[Piece]]:
         """What each rank hands its optimizer; of experts the fullest rank's, beside all else."""
@@ -310,14 +312,10 @@ class Stack:
 
         States that are wider than the weights are bitsandbytes', whose kernels need none.
         """
-        itemsize, numel = training.recipe.stepped_itemsize, _elements(held)
-        if implementation == "fused":
+        itemsize = training.recipe.stepped_itemsize
+        if DTYPE_BYTES[training.recipe.state_dtype] > itemsize:
             return 0
-        trained = (replace(t, count=1) for t in trainable(training.model.tensors))
-        largest = max((self.share(training, [t], 1) for t in trained), default=0)
-        if held and held[0][1] == "flat":
-            largest = numel
-        return itemsize * numel if implementation == "foreach" else 2 * itemsize * largest
+        return step_temporaries(training.optimizer, implementation, itemsize, held, ranks)
 
     # Loading and saving.
 
