@@ -21,9 +21,10 @@ from calc import communication, configs, gpus, models, oom
 from calc.curve import FIRST_INSTANT, curve, timeline
 from calc.estimate import Estimate, Phase, estimate
 from calc.fit import Row, fit, largest, verdict
-from calc.job import CHOICES, DEFAULTS, SETTINGS, Job
+from calc.job import Job
 from calc.optimizers import OPTIMIZERS
 from calc.precision import RECIPES
+from calc.settings import CHOICES, DEFAULTS, SETTINGS
 from calc.stacks import STRATEGIES
 from calc.tables.plain import plain
 from calc.units import UNITS, InputError, named, unknown

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
-from calc.estimate import training_of
 from calc.gpus import Gpu
 from calc.job import Job
+from calc.plan import training_of
 from calc.stacks.collectives import Collective
 from calc.units import InputError, records, whole
 

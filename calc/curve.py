@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from calc.estimate import plan_of, play
+from calc.estimate import play
 from calc.job import Job
 from calc.memory import Line, Phase, Timeline
+from calc.plan import plan_of
 
 #: What a step begins with, also where the stack has no instant of its own there.
 FIRST_INSTANT = "fwd_layers"

@@ -13,13 +13,15 @@ from enum import StrEnum
 from functools import lru_cache
 from math import lcm
 
-from calc.estimate import Estimate, Rank, band, estimate, plan_of
+from calc.estimate import Estimate, band, estimate
 from calc.formula import one_line
 from calc.gpus import Gpu, known
-from calc.job import SIZES, Job
+from calc.job import Job
 from calc.memory.envelope import Envelope, Totals, envelope
 from calc.memory.train_step import train_step
 from calc.models.families import attention_of, unsupported
+from calc.plan import Rank, plan_of
+from calc.settings import SIZES
 from calc.units import InputError, ceil_div
 
 #: Text B: "fits within 95 %".

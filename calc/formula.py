@@ -60,7 +60,8 @@ def paper_states(job: Job, model: Model) -> OneLine:
     trainable, frozen = model.num_trainable, model.num_params - model.num_trainable
     # In halves of a byte: NF4 on paper is half a byte; what its scales add is in the ledger.
     parts = [(copy.line, 2 * copy.itemsize * trainable, copy.stage) for copy in recipe.copies]
-    parts.append(("weights", frozen * (2 * DTYPE_BYTES.get(job.base_dtype, 0) or 1), 3))
+    base_halves = 2 * DTYPE_BYTES[job.base_dtype] if job.base_dtype in DTYPE_BYTES else 1
+    parts.append(("weights", frozen * base_halves, 3))
     nominal = get_optimizer(job.optimizer).nominal_bytes(recipe.state_dtype)
     parts.append(("optimizer", 2 * nominal * trainable, 1))
     lines = dict.fromkeys(("weights", "master", "gradients", "optimizer"), 0)

@@ -1,142 +1,30 @@
-"""One training job, fully specified: a model, the stack that trains it, and what it is trained with."""
+"""One training job, fully specified: a model, the stack that trains it, and what it is trained
+with.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from types import MappingProxyType
 from typing import Any
 
 from calc.models import Model, with_adapters
 from calc.models.parts import part, stages
 from calc.optimizers import get_optimizer
 from calc.precision import Recipe, get_recipe
+from calc.settings import CHOICES, DEFAULTS, SETTINGS, SIZES
 from calc.stacks import STACKS, Stack, choose, get_strategy, recipes_of, refuse, settings_of
 from calc.units import InputError, ceil_div, named, whole
-
-#: What a choice may be, by its field, each word with what it means.
-CHOICES: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "checkpointing": {
-            "full": "every layer is recomputed from its input",
-            "selective": "every second layer is recomputed from its input",
-            "matmuls": "each layer keeps its matrix products and attention, and recomputes the rest",
-            "none": "every layer keeps what its backward needs",
-        },
-        "attention": {"sdpa": "sdpa attention", "eager": "eager attention"},
-        "loss": {"full": "logits in full, upcast to fp32", "chunked": "logits a few tokens at a time"},
-        "step": {
-            "fused": "optimizer step fused",
-            "foreach": "optimizer step foreach",
-            "for-loop": "optimizer step for-loop",
-        },
-        "reduce_dtype": {"fp32": "reduced in fp32", "bf16": "reduced in bf16"},
-        "wrap": {
-            "block": "a unit per layer, and the root",
-            "block+ends": "embedding and head are units of their own",
-        },
-        "load": {"cpu": "each rank reads the model on the CPU", "gpu": "each rank reads the model on its GPU"},
-        "save": {"sharded": "sharded checkpoints", "full": "full checkpoints"},
-        "offload": {
-            "none": "",
-            "optimizer": "offloaded to the host",
-            "all": "offloaded to the host",
-            "nvme": "offloaded to NVMe, with 16-bit gradients, up to 10⁹ weights and buffers on the host",
-        },
-        "base_dtype": {
-            "bf16": "bf16",
-            "fp32": "fp32",
-            "nf4": "nf4, its scales in fp32",
-            "nf4-double": "nf4, its scales quantised too",
-        },
-    }
-)
-#: GPUs that share one host's memory.
-NODE_GPUS = 8
-_ELEMENTS = 10**12
-#: Whole numbers by field, with their least and largest value.
-SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {
-        "world_size": (1, 1_000_000),
-        "seq_len": (1, 100_000_000),
-        "micro_batch": (1, 1_000_000),
-        "accumulation": (1, 1_000_000),
-        "lora_rank": (0, 1_000_000),
-        "reduce_bucket_size": (1, _ELEMENTS),
-        "stage3_max_live_parameters": (0, _ELEMENTS),
-        "stage3_prefetch_bucket_size": (0, _ELEMENTS),
-        "sub_group_size": (1, _ELEMENTS),
-        "tp": (1, 1_000_000),
-        "pp": (1, 1_000_000),
-        "cp": (1, 1_000_000),
-        "ep": (1, 1_000_000),
-        "shard_size": (0, 1_000_000),
-    }
-)
-#: Every setting in the command line's words, with its default; 0 or an empty word leaves it to the stack.
-DEFAULTS: Mapping[str, Any] = MappingProxyType(
-    {
-        "world_size": 1,
-        "strategy": "",
-        "recipe": "",
-        "optimizer": "adamw",
-        "seq_len": 2048,
-        "micro_batch": 1,
-        "accumulation": 1,
-        "checkpointing": "full",
-        "attention": "sdpa",
-        "loss": "full",
-        "step": "fused",
-        "reduce_dtype": "",
-        "wrap": "block",
-        "load": "cpu",
-        "save": "sharded",
-        "offload": "none",
-        "reshard_after_forward": True,
-        "no_sync": False,
-        "gradient_as_bucket_view": False,
-        "overlap_comm": False,
-        "reduce_bucket_size": 500_000_000,
-        "stage3_max_live_parameters": 1_000_000_000,
-        "stage3_prefetch_bucket_size": 50_000_000,
-        "sub_group_size": 1_000_000_000,
-        "lora_rank": 0,
-        "lora_targets": "all-linear",
-        "base_dtype": "bf16",
-        "tp": 1,
-        "pp": 1,
-        "cp": 1,
-        "ep": 1,
-        "shard_size": 0,
-    }
-)
-#: Settings that only some stacks have, each with the library whose they are.
-SETTINGS: Mapping[str, str] = MappingProxyType(
-    {
-        name: next(stack.owner for stack in STACKS if name in settings_of(stack))
-        for name in DEFAULTS
-        if name != "reduce_dtype" and any(name in settings_of(stack) for stack in STACKS)
-    }
-)
-#: What each degree of parallelism is taken to be.
-DEGREES: Mapping[str, str] = MappingProxyType(
-    {
-        "tp": "norms and the residual stream are whole on each rank, without sequence parallelism",
-        "pp": "one forward, one backward; the largest stage is shown",
-        "cp": "each rank has its part of every sequence; keys and values in transit are not counted",
-        "ep": "tokens are routed evenly; those in transit are not counted",
-        "shard_size": "one shard group is shown; the others are copies of it",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A training job; `of` makes one from the command line's words, and checks it.
 
-    `stack` has its ranks and its own settings. With `lora_rank` > 0 the model is frozen in `base_dtype` and only the
-    adapters on `lora_targets` train. `tp`, `pp`, `cp` and `ep` are the degrees of tensor, pipeline, context and expert
-    parallelism; `ep` and `cp` are among the ranks of the stack.
+    `stack` has its ranks and its own settings. With `lora_rank` > 0 the model is frozen in
+    `base_dtype` and only the adapters on `lora_targets` train. `tp`, `pp`, `cp` and `ep` are the
+    degrees of tensor, pipeline, context and expert parallelism; `ep` and `cp` are among the ranks
+    of the stack.
     """
 
     model: Model
@@ -165,10 +53,10 @@ class Job:
         """The job that the command line's words name, checked.
 
         An empty `strategy` means `single` on one GPU and `zero3` on more; an empty `recipe` means
-        `fsdp2-mixed` under FSDP and `zero` elsewhere; an empty `reduce_dtype` is fp32 for `fsdp2-mixed` and
-        the gradients' own dtype elsewhere. What `tp` and `pp` leave of `world_size` is data parallel, `ep`
-        and `cp` among it. `shard_size` is the group that HSDP shards over (8 where 0). `CHOICES` lists the
-        words that settings take, `SIZES` the ranges.
+        `fsdp2-mixed` under FSDP and `zero` elsewhere; an empty `reduce_dtype` is fp32 for
+        `fsdp2-mixed` and the gradients' own dtype elsewhere. What `tp` and `pp` leave of
+        `world_size` is data parallel, `ep` and `cp` among it. `shard_size` is the group that HSDP
+        shards over (8 where 0). `CHOICES` lists the words that settings take, `SIZES` the ranges.
         Raises `InputError`, one line, for anything else and for a pair that does not run.
 
         >>> from calc.models import load
@@ -190,15 +78,21 @@ class Job:
             raise InputError(f"shard_size is a setting of strategy 'hsdp', not of {strategy!r}")
         if chosen.alone and replicas != 1:
             takes = words["tp"] * words["pp"]
-            raise InputError(f"strategy {strategy!r} takes world_size {takes:,}, not {words['world_size']:,}")
+            raise InputError(
+                f"strategy {strategy!r} takes world_size {takes:,}, not {words['world_size']:,}"
+            )
         size = chosen.spread(replicas, words["shard_size"])
         if size["ranks"] % words["ep"]:
-            raise InputError(f"ep {words['ep']:,} does not divide the {size['ranks']:,} ranks that share a model")
+            raise InputError(
+                f"ep {words['ep']:,} does not divide the {size['ranks']:,} ranks that share a model"
+            )
         for name, allowed in CHOICES.items():
             if words[name] or name != "reduce_dtype":
                 named(name, words[name], allowed)
         if words["base_dtype"] != "bf16" and not words["lora_rank"]:
-            raise InputError(f"base_dtype {words['base_dtype']!r} is for a frozen base: give lora_rank as well")
+            raise InputError(
+                f"base_dtype {words['base_dtype']!r} is for a frozen base: give lora_rank as well"
+            )
         own = {field.name for field in fields(Job)} - {"model", "stack", "recipe"}
         stack = chosen(**{**size, **_settings(chosen, recipe, words)})
         return cls(model=model, stack=stack, recipe=recipe, **{name: words[name] for name in own})
@@ -220,7 +114,9 @@ class Job:
 
     @property
     def tokens(self) -> int:
-        """Tokens that one GPU processes at a time, of its part of each sequence: ⌈seq_len / cp⌉ × micro_batch."""
+        """Tokens that one GPU processes at a time, of its part of each sequence: ⌈seq_len / cp⌉ ×
+        micro_batch.
+        """
         return ceil_div(self.seq_len, self.cp) * self.micro_batch
 
     @property
@@ -228,16 +124,20 @@ class Job:
         """The model with its adapters, if any: what the optimizer sees."""
         if not self.lora_rank:
             return self.model
-        return with_adapters(self.model, rank=self.lora_rank, targets=tuple(self.lora_targets.split(",")))
+        return with_adapters(
+            self.model, rank=self.lora_rank, targets=tuple(self.lora_targets.split(","))
+        )
 
     def parts(self) -> Iterator[tuple[int, Model]]:
-        """Each kind of pipeline stage that one rank may hold: its number and its slice of the model."""
+        """Each kind of pipeline stage that one rank may hold: its number and its slice of the
+        model.
+        """
         for stage in stages(self.model, self.pp):
             yield stage, part(self.trained, tp=self.tp, pp=self.pp, ep=self.ep, stage=stage)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Every setting in the command line's words; those that the stack lacks at their defaults."""
+        """Every setting in the command line's words; those that the stack lacks by default."""
         found = {}
         for name, default in DEFAULTS.items():
             owner = self if hasattr(self, name) else self.stack
@@ -254,7 +154,7 @@ class Job:
         return name in settings_of(type(self.stack))
 
     def but(self, **changes: Any) -> Job:
-        """The same job with some settings changed, in the command line's words, and checked again."""
+        """The same job with some settings changed, in the command line's words, and checked."""
         return Job.of(**{"model": self.model, **self.settings, **changes})
 
 
@@ -265,7 +165,9 @@ def _stack_type(strategy: str, recipe: str, optimizer: str) -> type[Stack]:
 
 
 def _replicas(model: Model, words: Mapping[str, Any]) -> int:
-    """Ranks that hold the same slice of the model before anything is sharded: world_size / (tp · pp)."""
+    """Ranks that hold the same slice of the model before anything is sharded: world_size / (tp ·
+    pp).
+    """
     divided = words["tp"] * words["pp"] * words["cp"]
     if words["world_size"] % divided:
         raise InputError(f"tp·pp·cp {divided:,} does not divide world_size {words['world_size']:,}")
@@ -275,8 +177,12 @@ def _replicas(model: Model, words: Mapping[str, Any]) -> int:
 
 
 def reduce_dtype(stack: Stack | type[Stack], recipe: Recipe) -> str:
-    """The dtype in which gradients are reduced: the stack's own setting, else that of the gradients."""
-    return getattr(stack, "reduce_dtype", "") or ("fp32" if recipe.itemsize("gradients") == 4 else "bf16")
+    """The dtype in which gradients are reduced: the stack's own setting, else that of the
+    gradients.
+    """
+    return getattr(stack, "reduce_dtype", "") or (
+        "fp32" if recipe.itemsize("gradients") == 4 else "bf16"
+    )
 
 
 def _settings(chosen: type[Stack], recipe: str, words: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,7 +190,9 @@ def _settings(chosen: type[Stack], recipe: str, words: Mapping[str, Any]) -> dic
     has = settings_of(chosen)
     own = "fp32" if get_recipe(recipe).itemsize("gradients") == 4 else "bf16"
     if "reduce_dtype" not in has and words["reduce_dtype"] not in ("", own):
-        raise InputError(f"reduce_dtype is a setting of FSDP; strategy {chosen.strategy!r} reduces in {own}")
+        raise InputError(
+            f"reduce_dtype is a setting of FSDP; strategy {chosen.strategy!r} reduces in {own}"
+        )
     for name in SETTINGS:
         value, default = words[name], DEFAULTS[name]
         if isinstance(default, bool) and not isinstance(value, bool):
@@ -292,11 +200,14 @@ def _settings(chosen: type[Stack], recipe: str, words: Mapping[str, Any]) -> dic
         if value != default and name not in has:
             owners = dict.fromkeys(stack.strategy for stack in STACKS if name in settings_of(stack))
             told = f"strategies that have it: {', '.join(owners)}"
-            raise InputError(f"{name} is a setting of {SETTINGS[name]}; strategy {chosen.strategy!r} has none; {told}")
+            raise InputError(
+                f"{name} is a setting of {SETTINGS[name]}; "
+                f"strategy {chosen.strategy!r} has none; {told}"
+            )
     if words["offload"] not in chosen.offloads:
         raise InputError(
-            f"offload {words['offload']!r} does not exist under strategy {chosen.strategy!r} with recipe "
-            f"{recipe!r}; allowed: {', '.join(chosen.offloads)}"
+            f"offload {words['offload']!r} does not exist under strategy {chosen.strategy!r} "
+            f"with recipe {recipe!r}; allowed: {', '.join(chosen.offloads)}"
         )
     found = {name: words[name] for name in has} | {"offload": words["offload"]}
     return found | ({"reduce_dtype": words["reduce_dtype"] or own} if "reduce_dtype" in has else {})

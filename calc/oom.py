@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
-from calc.estimate import Estimate, training_of
+from calc.estimate import Estimate
 from calc.job import Job
 from calc.models import Model
 from calc.optimizers import state_bytes
+from calc.plan import training_of
 from calc.units import DTYPE_BYTES, UNITS, InputError, ceil_div, records, text
 
 MIB = UNITS["MiB"]

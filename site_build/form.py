@@ -9,9 +9,9 @@ from html import escape
 
 from calc import models
 from calc.gpus import known
-from calc.job import CHOICES, SETTINGS
 from calc.optimizers import OPTIMIZERS
 from calc.precision import RECIPES
+from calc.settings import CHOICES, SETTINGS
 from calc.stacks import STRATEGIES
 from calc.tables.text import short, size
 

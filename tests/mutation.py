@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = tuple(
     f"models/families/{part}" for part in ("layer", "operations", "mlp", "attention", "latent", "experts", "head")
 )
-ROOMS += ("precision", "optimizers", "memory", "stacks", "job", "formula", "estimate", "fit", "communication")
+ROOMS += ("precision", "optimizers", "memory", "stacks", "job", "formula", "plan", "estimate", "fit", "communication")
 CPU_SECONDS = 200
 PAIRS = (
     *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn), (ast.Is, ast.IsNot)),

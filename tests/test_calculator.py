@@ -13,8 +13,9 @@ import pytest
 from calc import cli, gpus
 from calc.estimate import estimate
 from calc.fit import verdict
-from calc.job import CHOICES, SETTINGS, Job
+from calc.job import Job
 from calc.models import load
+from calc.settings import CHOICES, SETTINGS
 from calc.tables.calculator import calculator, options, query
 from site_build.browser import PARTS, PYODIDE, pack
 from site_build.form import form

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from calc.estimate import Estimate, estimate
-from calc.job import CHOICES, DEFAULTS, SETTINGS, SIZES, Job
+from calc.job import Job
 from calc.models import load
+from calc.settings import CHOICES, DEFAULTS, SETTINGS, SIZES
 from calc.units import InputError
 
 GB, GIB = 10**9, 2**30

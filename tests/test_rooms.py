@@ -12,7 +12,8 @@ import pytest
 from calc.models.families import FILES
 
 CALC = Path(__file__).parent.parent / "calc"
-ROOMS = ["units", "models", "gpus", "precision", "optimizers", "memory", "stacks", "job", "assumptions", "formula"]
+ROOMS = ["units", "models", "gpus", "precision", "optimizers", "memory", "stacks", "settings", "job"]
+ROOMS += ["assumptions", "formula", "plan"]
 ROOMS += ["estimate", "curve", "fit", "communication", "configs", "oom", "audit", "tables", "check", "cli"]
 FAMILIES = "calc.models.families"
 #: Only the standard library, so that the same files run in a browser.
@@ -28,8 +29,10 @@ def files() -> list[Path]:
 
 
 def imported(path: Path) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    found, tree = set(), ast.parse(path.read_text("utf-8"))
+    # What is imported for types alone may look down.
+    for_types = {id(n) for node in ast.walk(tree) if isinstance(node, ast.If) for n in node.body}
+    for node in (node for node in ast.walk(tree) if id(node) not in for_types):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:

@@ -19,8 +19,8 @@ from calc.stacks.ddp import DDP
 from calc.stacks.deepspeed3 import DeepSpeed3
 from calc.stacks.deepspeed12 import DeepSpeed1, DeepSpeed2, edge_elements
 from calc.stacks.fsdp1 import FSDP1
-from calc.stacks.fsdp2 import FSDP2, rows
-from calc.stacks.shards import gather_units
+from calc.stacks.fsdp2 import FSDP2
+from calc.stacks.shards import gather_units, rows
 from calc.stacks.single import Single
 from calc.stacks.zero_redundancy import ZeroRedundancy
 from calc.units import InputError

@@ -17,9 +17,10 @@ from typing import Any
 from calc.audit.ledgers import ledgers, quantities
 from calc.estimate import estimate
 from calc.formula import OVERHEAD_BYTES
-from calc.job import DEFAULTS, Job
+from calc.job import Job
 from calc.models import load
 from calc.precision import RECIPES, get_recipe
+from calc.settings import DEFAULTS
 from calc.stacks import get_strategy
 from calc.units import UNITS, InputError, named, records
 

@@ -14,8 +14,9 @@ from typing import Any
 
 from calc.configs import accelerate, deepspeed, writing, yaml
 from calc.configs.formats import FORMATS, File, Format, fitted, keys, natural, version
-from calc.job import DEFAULTS, Job
+from calc.job import Job
 from calc.models import Model
+from calc.settings import DEFAULTS
 from calc.units import InputError, named
 
 __all__ = ["FORMATS", "File", "Format", "Imported", "keys", "natural", "read", "version", "write"]

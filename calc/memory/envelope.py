@@ -1,7 +1,9 @@
-"""The peak as a function of one number: every running total of a step is affine in it, so two plays say all.
+"""The peak as a function of one number: every running total of a step is affine in it, so two plays
+say all.
 
-At a fixed micro-batch the totals are affine in the sequence, as long as no operation is quadratic in it; at a fixed
-sequence they are affine in the micro-batch. The largest of them is their upper envelope.
+At a fixed micro-batch the totals are affine in the sequence, as long as no operation is quadratic
+in it; at a fixed sequence they are affine in the micro-batch. The largest of them is their upper
+envelope.
 """
 
 from __future__ import annotations

@@ -18,10 +18,11 @@ FIRST, LAST = 3, 2
 
 
 class Event(NamedTuple):
-    """One allocation (positive) or free (negative) of a line in bytes, and all that is held after it.
+    """One allocation (positive) or free (negative) of a line in bytes, and all that is held after
+    it.
 
-    `instant` is the part of the step, empty before the first that has a name, `layer` the layer's number from 0, None
-    between layers.
+    `instant` is the part of the step, empty before the first that has a name, `layer` the layer's
+    number from 0, None between layers.
     """
 
     instant: str
@@ -34,7 +35,8 @@ class Event(NamedTuple):
 class Timeline:
     """Allocations on one GPU in the order in which they are made.
 
-    With `every_layer` nothing is skipped where layers repeat: the same peaks, and the whole curve in `events`.
+    With `every_layer` nothing is skipped where layers repeat: the same peaks, and the whole curve
+    in `events`.
 
     >>> memory = Timeline()
     >>> memory.instant("forward")
@@ -100,7 +102,7 @@ class Timeline:
         self.alloc(to, num_bytes)
 
     def peak(self, name: str) -> Phase:
-        """The worst moment of the part called `name`; `KeyError` where nothing was allocated in it."""
+        """The worst moment of the part called `name`; `KeyError` where it has none."""
         self._close()
         return self.peaks[name]
 
@@ -110,14 +112,20 @@ class Timeline:
         return tuple(found for name, found in self.peaks.items() if name)
 
     def repeat(
-        self, order: Sequence[Key], body: Callable[[Key, Key | None], None], *, last_first: bool = False
+        self,
+        order: Sequence[Key],
+        body: Callable[[Key, Key | None], None],
+        *,
+        last_first: bool = False,
     ) -> None:
-        """Play `body(layer, following)` for each layer of `order`; turns in between that only repeat are skipped.
+        """Play `body(layer, following)` for each layer of `order`; turns in between that only
+        repeat are skipped.
 
         With `last_first` the order begins with the last layer.
 
-        Of a pattern that repeats, the first, second and third turn and the last two are played. What the third
-        moved is moved once more for every turn between, all at once, so that no false peak appears.
+        Of a pattern that repeats, the first, second and third turn and the last two are played.
+        What the third moved is moved once more for every turn between, all at once, so that no
+        false peak appears.
         """
         at = 0
         for size, times in patterns(tuple(order)):
@@ -134,7 +142,9 @@ class Timeline:
         self._layer = None
 
     def _again(self, before: Mapping[str, int], times: int) -> None:
-        """Move `times` times more what has moved since `before`: between two turns, where no peak is."""
+        """Move `times` times more what has moved since `before`: between two turns, where no peak
+        is.
+        """
         for line, held in self.held.items():
             moved = times * (held - before.get(line, 0))
             self.held[line] += moved
@@ -143,7 +153,8 @@ class Timeline:
 
 @lru_cache(maxsize=1024)
 def patterns(order: tuple[Hashable, ...]) -> tuple[tuple[int, int], ...]:
-    """`order` as patterns that repeat, each as its length and how often it comes; single layers are patterns too.
+    """`order` as patterns that repeat, each as its length and how often it comes; single layers are
+    patterns too.
 
     >>> patterns((0, 1, 1, 1, 2, 3, 2, 3, 2, 3))
     ((1, 1), (1, 3), (2, 3))

@@ -1,4 +1,5 @@
-"""One step, whatever the stack: forward, loss and backward, layer by layer and operation by operation.
+"""One step, whatever the stack: forward, loss and backward, layer by layer and operation by
+operation.
 
 The stack's hooks stand where a framework's do, around each layer and around the ends of the model.
 """
@@ -7,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from calc.memory.hooks import Stack
 from calc.memory.layers import Layer
 from calc.memory.timeline import Timeline
 from calc.memory.training import Training
 from calc.models.families import Head
+
+if TYPE_CHECKING:
+    from calc.stacks.base import Stack
 
 #: A layer's kind, and whether it is recomputed.
 Key = tuple[int, bool]
@@ -23,14 +26,15 @@ Key = tuple[int, bool]
 class Step:
     """What one micro-batch needs, in bytes per token but where it says otherwise.
 
-    `order` names the layer at each depth, `first` and `last` are the units of the model's ends. `tables` are bytes per
-    position. `before` is what the first layer keeps more (or less) than its like, `leaf` whether the embedding's
-    output takes a gradient though its weight is frozen. `waiting` is what micro-batches keep that a pipeline has begun.
-    In bytes: `head_gradient` and `embedding_gradient` as the backward makes them, `fused_gradient` what a fused loss
-    makes of the head's in its forward, `head_cast` what autocast copies of the head, and by line: `resident` what
-    stays on the GPU between steps, `persistent` buffers that live as long, `whole` what the stack holds of the whole
-    model for a while, `update` what the optimizer's step takes with its gradients, None for one on the host, and
-    `waiting_fixed` as `waiting`, whatever the tokens.
+    `order` names the layer at each depth, `first` and `last` are the units of the model's ends.
+    `tables` are bytes per position. `before` is what the first layer keeps more (or less) than its
+    like, `leaf` whether the embedding's output takes a gradient though its weight is frozen.
+    `waiting` is what micro-batches keep that a pipeline has begun. In bytes: `head_gradient` and
+    `embedding_gradient` as the backward makes them, `fused_gradient` what a fused loss makes of the
+    head's in its forward, `head_cast` what autocast copies of the head, and by line: `resident`
+    what stays on the GPU between steps, `persistent` buffers that live as long, `whole` what the
+    stack holds of the whole model for a while, `update` what the optimizer's step takes with its
+    gradients, None for one on the host, and `waiting_fixed` as `waiting`, whatever the tokens.
     """
 
     training: Training
@@ -58,8 +62,12 @@ def fixed(layer: Layer) -> int:
     return 0 if layer.recomputed else layer.cast + layer.fixed
 
 
-def train_step(memory: Timeline, stack: Stack, steps: Sequence[Step], seq_len: int, micro_batch: int) -> None:
-    """Play one step: each micro-batch that is like no other, from the first to the last, and the optimizer's step."""
+def train_step(
+    memory: Timeline, stack: Stack, steps: Sequence[Step], seq_len: int, micro_batch: int
+) -> None:
+    """Play one step: each micro-batch that is like no other, from the first to the last, and the
+    optimizer's step.
+    """
     tokens = seq_len * micro_batch
     stack.start(memory, steps[-1])
     for step in steps:
@@ -121,7 +129,9 @@ def backward(memory: Timeline, stack: Stack, step: Step, tokens: int) -> None:
         layer = step.layers[key]
         stream = layer.stream * tokens
         memory.alloc("activation gradients", stream)
-        stack.pre_backward(memory, layer.unit, step.layers[following].unit if following else step.first)
+        stack.pre_backward(
+            memory, layer.unit, step.layers[following].unit if following else step.first
+        )
         memory.free("activation gradients")
         memory.alloc("dequantised matrix", layer.unpacked)
         if layer.recomputed:

@@ -1,4 +1,6 @@
-"""What trains on one rank: the model's slice, its precision and its optimizer, as a stack is handed them."""
+"""What trains on one rank: the model's slice, its precision and its optimizer, as a stack is handed
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,12 @@ from calc.precision import Recipe, compute_dtype
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """A slice of a model with what trains it; `recipe` is the one that the stack holds through its step.
+    """A slice of a model with what trains it; `recipe` is the one that the stack holds through its
+    step.
 
-    `ep` ranks share the experts, `accumulation` micro-batches make a step, and with `lora` the model is frozen in
-    `base_dtype` and its adapters train. `micro_batch` says which of a step's is looked at: first, middle or last.
+    `ep` ranks share the experts, `accumulation` micro-batches make a step, and with `lora` the
+    model is frozen in `base_dtype` and its adapters train. `micro_batch` says which of a step's is
+    looked at: first, middle or last.
     """
 
     model: Model
@@ -53,6 +57,8 @@ class Training:
 
 
 def packed(tensor: Tensor, base_dtype: str) -> bool:
-    """Whether bitsandbytes packs it into NF4: a frozen linear layer of the blocks, not embedding, head or norm."""
+    """Whether bitsandbytes packs it into NF4: a frozen linear layer of the blocks, not embedding,
+    head or norm.
+    """
     frozen = base_dtype.startswith("nf4") and not tensor.trainable
     return frozen and tensor.kind == "linear" and "*" in tensor.name

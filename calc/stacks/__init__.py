@@ -1,6 +1,7 @@
 """The stacks: what a framework does around each module of a model, and what of it one rank keeps.
 
-A file per stack. `choose` finds the one that holds a recipe under the command line's word for a strategy.
+A file per stack. `choose` finds the one that holds a recipe under the command line's word for a
+strategy.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def get_strategy(name: str) -> Strategy:
 
 
 def choose(strategy: str, recipe: str) -> type[Stack]:
-    """The stack that holds `recipe` under `strategy`; raises `InputError` with those that go together.
+    """The stack that holds `recipe` under `strategy`; raises `InputError` with those that go
+    together.
 
     >>> choose("zero1", "fp32").__name__, choose("zero1", "zero").__name__
     ('ZeroRedundancy', 'DeepSpeed1')
@@ -92,8 +94,8 @@ def choose(strategy: str, recipe: str) -> type[Stack]:
     ways = [name for name in STRATEGIES if recipe in recipes_of(name)]
     fitting = recipes_of(strategy)
     raise InputError(
-        f"recipe {recipe!r} does not run under strategy {strategy!r}; it runs under: {', '.join(ways)}; "
-        f"{strategy} takes recipe: {', '.join(fitting)}"
+        f"recipe {recipe!r} does not run under strategy {strategy!r}; "
+        f"it runs under: {', '.join(ways)}; {strategy} takes recipe: {', '.join(fitting)}"
     )
 
 
@@ -114,13 +116,17 @@ def refuse(strategy: str, recipe: Recipe, optimizer: Optimizer) -> None:
     """
     stack = choose(strategy, recipe.name)
     if reason := optimizer.refusal(stack.shards, recipe):
-        fitting = (name for name, other in OPTIMIZERS.items() if not other.refusal(stack.shards, recipe))
+        fitting = (
+            name for name, other in OPTIMIZERS.items() if not other.refusal(stack.shards, recipe)
+        )
         raise InputError(
-            f"optimizer {optimizer.name!r} does not run under strategy {strategy!r} with recipe {recipe.name!r}: "
-            f"{reason}; allowed: {', '.join(fitting)}"
+            f"optimizer {optimizer.name!r} does not run under strategy {strategy!r} "
+            f"with recipe {recipe.name!r}: {reason}; allowed: {', '.join(fitting)}"
         )
 
 
 def settings_of(stack: type[Stack]) -> tuple[str, ...]:
     """The settings that a stack has beside its ranks and its `offload`."""
-    return tuple(field.name for field in fields(stack) if field.name not in ("ranks", "offload", "groups"))
+    return tuple(
+        field.name for field in fields(stack) if field.name not in ("ranks", "offload", "groups")
+    )

@@ -1,181 +1,30 @@
-"""A stack on one GPU, or the same on every GPU: nothing is divided, nothing is gathered, gradients simply stay.
+"""A stack on one GPU, or the same on every GPU: nothing is gathered, gradients simply stay.
 
-Every other stack is this one with hooks of its own. What a rank keeps follows from how the stack cuts tensors;
-what a step adds from what its hooks allocate and free.
+Every other stack is this one with hooks of its own: what it allocates and frees around a module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
-from math import prod
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 from calc.memory.timeline import Timeline
 from calc.memory.train_step import Step
 from calc.memory.training import Training, packed
-from calc.models import Model, Tensor
-from calc.models.parts import only
-from calc.optimizers import DTENSOR, WHOLE, Piece, state_bytes, step_temporaries
-from calc.precision import Recipe
+from calc.models import Tensor
 from calc.stacks.collectives import Collective
-from calc.stacks.shards import ModelStates, flat, numel_of, scales, stored, trainable
-from calc.units import DTYPE_BYTES, ceil_div
+from calc.stacks.sharding import Sharding
+from calc.stacks.shards import ModelStates, flat, trainable
+from calc.stacks.units import Unit
+from calc.units import ceil_div
 
 STATES = ("weights", "master", "optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """A module as most stacks see it: the bytes of gradients that one rank keeps of it."""
-
-    kept_gradients: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
-    """What every stack is asked; `ranks` hold the model together, or each a copy of it.
-
-    `stage` is ZeRO's: 0 divides nothing, 1 optimizer and master copy, 2 gradients too, 3 weights too.
-    """
-
-    ranks: int = 1
-    offload: str = "none"
-
-    #: The command line's word for it, the recipes that it holds, and whose settings it has.
-    strategy: ClassVar[str]
-    recipes: ClassVar[tuple[str, ...]]
-    owner: ClassVar[str] = ""
-    #: Whether it is made for one rank.
-    alone: ClassVar[bool] = False
-    stage: ClassVar[int] = 0
-    #: What an optimizer is handed: whole tensors, DTensor shards, or flat ones.
-    shards: ClassVar[str] = WHOLE
-    #: Whether each rank holds all, and the one-line formula adds one live copy of the gradients.
-    live_bucket: ClassVar[bool] = False
-    #: What `offload` may be.
-    offloads: ClassVar[tuple[str, ...]] = ("none",)
-
-    @property
-    def world_size(self) -> int:
-        """Ranks that hold the same slice of a model before anything is divided."""
-        return self.ranks
-
-    @property
-    def shard_size(self) -> int:
-        """Ranks of one shard group, 0 where there are no groups."""
-        return 0
-
-    @classmethod
-    def spread(cls, replicas: int, shard_size: int) -> dict[str, int]:
-        """How `replicas` ranks are the stack's, by its fields; `InputError` for a number that it cannot be."""
-        return {"ranks": replicas}
-
-    @property
-    def offloaded(self) -> tuple[str, ...]:
-        """The ledger lines that live in host memory, or on NVMe."""
-        return ()
-
-    def held(self, recipe: Recipe) -> Recipe:
-        """The recipe that the stack holds through its step where it is told `recipe`."""
-        return recipe
-
-    def accounting(self, recipe: str) -> tuple[str, ...]:
-        """What must be said of how the stack is counted under `recipe`, one line each."""
-        replicated = "DDP holds everything on every GPU: more GPUs add throughput, not capacity"
-        return (replicated,) if self.live_bucket else ()
-
-    def remarks(self, model: Model, ep: int) -> tuple[str, ...]:
-        """What must be said of this model on this stack, one line each."""
-        return ()
-
-    # What one rank keeps.
-
-    def cut(self, tensors: Iterable[Tensor], ranks: int, recipe: Recipe) -> int:
-        """Elements of `tensors` that the fullest of `ranks` stores where they are divided."""
-        return numel_of(tensors)
-
-    def sections(self, model: Model) -> Iterable[tuple[tuple[Tensor, ...], int]]:
-        """The groups of tensors that are cut together, each with how many there are."""
-        return ((model.tensors, 1),)
-
-    def pieces(self, training: Training, ranks: int) -> Iterator[list[Piece]]:
-        """What each rank hands its optimizer; ranks like another are left out."""
-        yield [(t.shape, t.kind, t.count) for t in trainable(training.model.tensors)]
-
-    def handed(self, training: Training, ranks: int) -> Iterator[list[Piece]]:
-        """What each of `ranks` hands its optimizer: pieces, but for one rank whole tensors."""
-        return self.pieces(training, ranks) if ranks > 1 else Stack.pieces(self, training, ranks)
-
-    def undivided(self, line: str, tensors: Iterable[Tensor], ranks: int) -> int:
-        """Elements of a copy that is not divided."""
-        return numel_of(tensors)
-
-    def share(self, training: Training, tensors: Iterable[Tensor], stage: int) -> int:
-        """Trainable elements that one rank has of `tensors` where they are divided from `stage` on."""
-        trained = trainable(tensors)
-        if self.stage < stage or self.ranks == 1:
-            return numel_of(trained)
-        experts = [t for t in trained if t.kind == "expert" and training.ep > 1]
-        if not experts:
-            return self.cut(trained, self.ranks, training.recipe)
-        others = [t for t in trained if t not in experts]
-        inside = self._of_experts(training, experts)
-        return self.cut(others, self.ranks, training.recipe) + inside
-
-    def _of_experts(self, training: Training, experts: Iterable[Tensor]) -> int:
-        ranks = self.ranks // training.ep
-        return numel_of(experts) if ranks == 1 else self.cut(experts, ranks, training.recipe)
-
-    def states(self, training: Training) -> ModelStates:
-        """Bytes of weights, master copy, gradients and optimizer state on the largest rank, offloaded or not.
-
-        Formula: each copy's elements (whole below its stage, the largest share from it) × its dtype; the optimizer's
-        own rule on what it is handed. Frozen tensors have weights only, in `base_dtype`. Experts are divided among
-        the ranks that hold the same ones. Source: measurements on the Verification page.
-        """
-        if training.ep == 1:
-            return self._states(training, self.ranks)
-        parts = [
-            self._states(replace(training, model=only(training.model, experts=experts)), ranks)
-            for experts, ranks in ((False, self.ranks), (True, self.ranks // training.ep))
-        ]
-        return ModelStates(**{f.name: sum(getattr(part, f.name) for part in parts) for f in fields(ModelStates)})
-
-    def _states(self, training: Training, ranks: int) -> ModelStates:
-        lines, recipe, base = {"weights": 0, "master": 0, "gradients": 0}, training.recipe, training.base_dtype
-        for tensors, count in self.sections(training.model):
-            trained, frozen = trainable(tensors), tuple(t for t in tensors if not t.trainable)
-            for copy in recipe.copies:
-                divided = ranks > 1 and self.stage >= copy.stage
-                elements = self.cut(trained, ranks, recipe) if divided else self.undivided(copy.line, trained, ranks)
-                lines[copy.line] += count * copy.itemsize * elements
-            small = stored(frozen, base)
-            elements = self.cut(small, ranks, recipe) if self.stage == 3 and ranks > 1 else numel_of(small)
-            lines["weights"] += count * (DTYPE_BYTES.get(base, 2) * elements + scales(frozen, base))
-        optimizer, found = training.optimizer, [0]
-        for held in self.handed(training, ranks):
-            once = any(prod(shape) >= 4096 for shape, _, _ in held)
-            each = (n * state_bytes(optimizer, shape, recipe.state_dtype, kind=kind) for shape, kind, n in held)
-            found.append(sum(each) + (optimizer.once_bytes if once else 0))
-        return ModelStates(**lines, optimizer=max(found))
-
-    def resident(self, training: Training) -> ModelStates:
-        """What of the states stays on the GPU; of an offloaded NF4 base its scales do."""
-        gone = dict.fromkeys(self.offloaded, 0)
-        if "weights" in gone:
-            gone["weights"] = scales(training.model.tensors, training.base_dtype)
-        return replace(self.states(training), **gone)
-
-    # Itemsizes of gradients.
-
-    def made_itemsize(self, training: Training) -> int:
-        """Bytes of a gradient element as the backward makes it."""
-        return training.recipe.itemsize("gradients")
-
-    def kept_itemsize(self, training: Training) -> int:
-        """Bytes of a gradient element as it is kept to the step."""
-        return training.recipe.itemsize("gradients")
+class Stack(Sharding):
+    """A framework's hooks around the modules of a model, and what its ranks send each other."""
 
     # The module, and the hooks around it.
 
@@ -188,7 +37,9 @@ class Stack:
         found = 0
         for tensor in tensors:
             size = training.compute_itemsize * self.numel_gathered(training, tensor)
-            found += tensor.count * (ceil_div(tensor.numel, 2) if packed(tensor, training.base_dtype) else size)
+            found += tensor.count * (
+                ceil_div(tensor.numel, 2) if packed(tensor, training.base_dtype) else size
+            )
         return found
 
     def unit(self, training: Training, tensors: Iterable[Tensor]) -> Any:
@@ -196,7 +47,7 @@ class Stack:
         return Unit(kept_gradients=self.kept_gradients(training, tensors))
 
     def kept_gradients(self, training: Training, tensors: Iterable[Tensor]) -> int:
-        """Bytes that the gradients of a module add to those kept, in a backward that has none yet."""
+        """Bytes that a module's gradients add to those kept, in a backward that has none yet."""
         if self.preallocated(training) or "gradients" in self.offloaded:
             return 0
         return self.kept_itemsize(training) * self.share(training, tensors, 2)
@@ -206,11 +57,15 @@ class Stack:
         return training.accumulation > 1
 
     def accumulates_in_place(self, training: Training) -> bool:
-        """Whether a new gradient is added at once to one that is there, of the same dtype and shape."""
+        """Whether a new gradient is added at once to one that is there, of the same dtype and
+        shape.
+        """
         return self.preallocated(training)
 
     def weight_gradients(self, training: Training, numel: int, largest: int) -> tuple[int, int]:
-        """Bytes of an operation's weight gradients: those that stay, and those gone with the next operation."""
+        """Bytes of an operation's weight gradients: those that stay, and those gone with the next
+        operation.
+        """
         size = self.made_itemsize(training)
         return (0, size * largest) if self.accumulates_in_place(training) else (size * numel, 0)
 
@@ -219,6 +74,9 @@ class Stack:
         return self.unit(training, training.model.first), self.unit(training, training.model.last)
 
     def start(self, memory: Timeline, step: Step) -> None:
+        """Before the step: what is kept between steps, with the gradients of micro-batches that are
+        not played.
+        """
         for line in STATES:
             memory.alloc(line, step.resident[line])
         if "gradients" in step.whole:
@@ -227,35 +85,46 @@ class Stack:
             memory.alloc(line, num_bytes)
 
     def micro_batches(self, training: Training) -> tuple[str, ...]:
-        """Those micro-batches of a step that are not like another: the last, before which others left gradients."""
+        """Those micro-batches of a step that are not like another: the last, before which others
+        left gradients.
+        """
         return ("last",)
 
-    def begin_forward(self, memory: Timeline, step: Step) -> None: ...
+    def begin_forward(self, memory: Timeline, step: Step) -> None:
+        """Before a micro-batch's forward."""
 
     def persistent(self, training: Training) -> dict[str, int]:
         """Buffers that live from the first step to the last, in bytes by line."""
         return {}
 
     def whole(self, training: Training, states: ModelStates) -> dict[str, int]:
-        """What the stack holds of the whole model for a while, in bytes by line: gradients of earlier micro-batches."""
+        """What the stack holds of the whole model for a while, in bytes by line: gradients of
+        earlier micro-batches.
+        """
         if not self.preallocated(training) or "gradients" in self.offloaded:
             return {}
         kept, size = self.kept_itemsize(training), training.recipe.itemsize("gradients")
         return {"gradients": states.gradients * kept // size}
 
-    def pre_forward(self, memory: Timeline, unit: Any) -> None: ...
+    def pre_forward(self, memory: Timeline, unit: Any) -> None:
+        """Before a layer's forward."""
 
-    def post_forward(self, memory: Timeline, unit: Any) -> None: ...
+    def post_forward(self, memory: Timeline, unit: Any) -> None:
+        """After a layer's forward."""
 
-    def pre_head(self, memory: Timeline, step: Step) -> None: ...
+    def pre_head(self, memory: Timeline, step: Step) -> None:
+        """Before the forward of final norm, head and loss."""
 
     def end_forward(self, memory: Timeline, step: Step) -> None:
+        """When the loss is there."""
         if self.accumulates_in_place(step.training):
             memory.free("head gradient")
 
-    def pre_head_backward(self, memory: Timeline, step: Step) -> None: ...
+    def pre_head_backward(self, memory: Timeline, step: Step) -> None:
+        """Before the gradient of the head's weight is made."""
 
     def post_head_backward(self, memory: Timeline, step: Step) -> None:
+        """When the gradients of head and final norm are there."""
         if step.training.model.tied and self.preallocated(step.training):
             return  # waits for the embedding's, to be added as one
         memory.free("head gradient")
@@ -266,89 +135,37 @@ class Stack:
         kept: int = step.last.kept_gradients
         return kept + step.head_gradient if step.training.model.tied else kept
 
-    def pre_backward(self, memory: Timeline, unit: Any, following: Any) -> None: ...
+    def pre_backward(self, memory: Timeline, unit: Any, following: Any) -> None:
+        """Before a layer's backward; `following` is the unit whose backward comes next."""
 
-    def gradients_complete(self, memory: Timeline, unit: Any) -> None: ...
+    def gradients_complete(self, memory: Timeline, unit: Any) -> None:
+        """When the last of a layer's weight gradients is made, while its operation still runs."""
 
     def post_backward(self, memory: Timeline, unit: Any) -> None:
+        """After a layer's backward: what becomes of its `layer gradients`."""
         memory.free("layer gradients")
         memory.alloc("gradients", unit.kept_gradients)
 
     def pre_embedding_backward(self, memory: Timeline, step: Step) -> None:
+        """Before the embedding's backward."""
         memory.move("head gradient", "root gradients")
 
-    def end_backward(self, memory: Timeline, step: Step) -> None: ...
+    def end_backward(self, memory: Timeline, step: Step) -> None:
+        """When all gradients are there."""
 
-    # The optimizer's step.
-
-    def update(self, training: Training, states: ModelStates, implementation: str) -> dict[str, int] | None:
-        """What the optimizer's step takes, in bytes by line: gradients and temporaries; None for one on the host.
-
-        `implementation` is how the step is written: fused, foreach or for-loop.
-        """
-        if "optimizer" in self.offloaded:
-            return None
-        return {"gradients": states.gradients, "step temporaries": self.temporaries(training, implementation)}
-
-    def temporaries(self, training: Training, implementation: str) -> int:
-        """Bytes of the optimizer's temporaries on the rank where they are most."""
-        ranks = self.ranks if self.shards == DTENSOR else 1
-        return max(
-            (self.step_bytes(training, implementation, held, ranks) for held in self.on_each_rank(training)), default=0
-        )
-
-    def on_each_rank(self, training: Training) -> Iterator[list[Piece]]:
-        """What each rank hands its optimizer; of experts the fullest rank's, beside all else."""
-        if training.ep == 1:
-            yield from self.handed(training, self.ranks)
-            return
-        parts = [replace(training, model=only(training.model, experts=experts)) for experts in (False, True)]
-        fullest = max(self.handed(parts[1], self.ranks // training.ep), key=_elements, default=[])
-        for held in self.handed(parts[0], self.ranks):
-            yield [*held, *fullest]
-
-    def step_bytes(self, training: Training, implementation: str, held: list[Piece], ranks: int = 1) -> int:
-        """Bytes of the optimizer's temporaries over the pieces of one rank, which `ranks` divide as DTensors.
-
-        States that are wider than the weights are bitsandbytes', whose kernels need none.
-        """
-        itemsize = training.recipe.stepped_itemsize
-        if DTYPE_BYTES[training.recipe.state_dtype] > itemsize:
-            return 0
-        return step_temporaries(training.optimizer, implementation, itemsize, held, ranks)
-
-    # Loading and saving.
-
-    def load(self, training: Training, weights: int, where: str) -> tuple[str, str, int]:
-        """The instant of loading, its line and its bytes: what the rank keeps of the weights.
-
-        Loading to the GPU `where` weights are divided has the whole model there first.
-        """
-        if where == "gpu" and self.stage == 3:
-            return "whole model on the GPU", "weights before sharding", as_stored(training, training.model.tensors)
-        return "weights on the GPU", "weights", weights
-
-    def save(self, training: Training, what: str) -> tuple[str, int]:
-        """The instant of saving, and the bytes of the largest unit that a full state dict gathers, as it is stored."""
-        if what == "full" and self.stage == 3:
-            return "full state dict", max(as_stored(training, unit) for unit in self.saved_units(training.model))
-        return "shards", 0
-
-    def saved_units(self, model: Model) -> Iterator[tuple[Tensor, ...]]:
-        """The groups of tensors that a full state dict gathers one after the other."""
-        both = (*model.first, *model.last)
-        yield both
-        yield from (block.tensors for block in model.blocks)
-
-    # Traffic and host memory.
+    # Traffic.
 
     def collectives(self, training: Training) -> tuple[Collective, ...]:
-        """The collectives of one optimizer step, in the order of the step: gradients are all-reduced once."""
+        """The collectives of one optimizer step, in the order of the step: gradients are
+        all-reduced once.
+        """
         return (self.collective("all-reduce", "gradients", self.gradient_piece(training)),)
 
     def collective(self, name: str, what: str, shard_bytes: int, times: int = 1) -> Collective:
         """A collective among the ranks of the stack."""
-        return Collective(name=name, what=what, ranks=self.ranks, shard_bytes=shard_bytes, times=times)
+        return Collective(
+            name=name, what=what, ranks=self.ranks, shard_bytes=shard_bytes, times=times
+        )
 
     def reduce_size(self, training: Training) -> int:
         """Bytes of a gradient element as it is reduced."""
@@ -361,24 +178,3 @@ class Stack:
     def weight_piece(self, training: Training) -> int:
         """Bytes of one rank's piece of all weights that were updated."""
         return training.gather_itemsize * flat(trainable(training.model.tensors), self.ranks)
-
-    def host_bytes(self, training: Training, states: ModelStates, largest: int) -> int:
-        """Bytes of host memory for one rank while it trains, of whose `states` some are offloaded or paged.
-
-        `largest` are the elements of the largest tensor that trains.
-        """
-        away = {*self.offloaded, *(["optimizer"] if training.optimizer.paged else [])}
-        return sum(getattr(states, line) for line in away)
-
-
-def _elements(held: list[Piece]) -> int:
-    return sum(prod(shape) * count for shape, _, count in held)
-
-
-def as_stored(training: Training, tensors: Iterable[Tensor]) -> int:
-    """Bytes of whole tensors in the dtype in which they are kept."""
-    base, found = training.base_dtype, 0
-    for tensor in tensors:
-        itemsize = training.recipe.itemsize("weights") if tensor.trainable else DTYPE_BYTES.get(base, 2)
-        found += tensor.count * (ceil_div(tensor.numel, 2) if packed(tensor, base) else itemsize * tensor.numel)
-    return found

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """One collective of a step: `shard_bytes` is one rank's piece, `stride` the distance between its ranks."""
+    """One collective of a step: `shard_bytes` is one rank's piece, `stride` the distance between
+    its ranks.
+    """
 
     name: str
     what: str
@@ -23,15 +25,17 @@ class Collective:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that one GPU sends, and receives, in an optimizer step: times·passes·(N−1)·piece."""
+        """Bytes that one GPU sends, and receives, in a step: times·passes·(N−1)·piece."""
         return self.times * self.passes * (self.ranks - 1) * self.shard_bytes
 
     def between_nodes(self, node_gpus: int) -> int:
         """Bytes that one node must take in per optimizer step when ranks are numbered node by node.
 
-        Formula: groups with a rank in the node · (N − those inside)·piece, times and passes as above.
+        Formula: groups with a rank in the node · (N − those inside)·piece, times and passes as
+        above.
 
-        >>> gather = Collective(name="all-gather", what="weights", ranks=16, shard_bytes=10, times=1)
+        >>> words = {"name": "all-gather", "what": "weights", "times": 1}
+        >>> gather = Collective(ranks=16, shard_bytes=10, **words)
         >>> gather.num_bytes, gather.between_nodes(8)
         (150, 80)
         """

@@ -1,6 +1,8 @@
-"""DDP: `DistributedDataParallel` copies the model to every rank and all-reduces gradients in buckets.
+"""DDP: `DistributedDataParallel` copies the model to every rank and all-reduces gradients in
+buckets.
 
-The buckets are made at the first step and live on; with `gradient_as_bucket_view` gradients are views of them.
+The buckets are made at the first step and live on; with `gradient_as_bucket_view` gradients are
+views of them.
 Counted: the buckets, as large as all gradients, from the first forward to the last step.
 Source: `torch.nn.parallel.DistributedDataParallel` of PyTorch 2.13.0, measured (Verification page).
 """
@@ -21,7 +23,13 @@ class DDP(Stack):
     gradient_as_bucket_view: bool = False
 
     strategy = "ddp"
-    recipes: ClassVar[tuple[str, ...]] = ("zero", "autocast", "fp32", "pure-bf16", "bf16-fp32-states")
+    recipes: ClassVar[tuple[str, ...]] = (
+        "zero",
+        "autocast",
+        "fp32",
+        "pure-bf16",
+        "bf16-fp32-states",
+    )
     owner = "DDP"
     live_bucket = True
 

@@ -1,8 +1,9 @@
-"""What DeepSpeed's stages share: the `zero_optimization` section, 16-bit gradients, and their bucket.
+"""What DeepSpeed's stages share: the `zero_optimization` section, 16-bit gradients, and their
+bucket.
 
-Gradients are reduced bucket by bucket while the backward runs; a tensor's gradient is in the bucket and,
-until that is full, where autograd made it. At the step they are flattened and made fp32 for the
-optimizer, beside an fp32 master copy.
+Gradients are reduced bucket by bucket while the backward runs; a tensor's gradient is in the bucket
+and, until that is full, where autograd made it. At the step they are flattened and made fp32 for
+the optimizer, beside an fp32 master copy.
 Source: `deepspeed/runtime/zero` of DeepSpeed 0.19.8; states measured on real ranks, peaks by a heap
 meter (Verification page).
 """
@@ -21,14 +22,7 @@ from calc.optimizers import FLAT, Piece
 from calc.precision import Recipe, get_recipe
 from calc.stacks.base import Stack
 from calc.stacks.shards import trainable
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BucketUnit:
-    """A module whose gradients go through the bucket: bytes on their way, and bytes that one rank keeps of them."""
-
-    reducing: int
-    kept_gradients: int
+from calc.stacks.units import BucketUnit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +46,13 @@ class DeepSpeed(Stack):
     def accounting(self, recipe: str) -> tuple[str, ...]:
         if recipe == "zero":
             told = (
-                "recipe zero is the paper's accounting between steps; phases and peak are those of DeepSpeed, "
-                "which at its step also holds fp32 gradients, sharded"
+                "recipe zero is the paper's accounting between steps; phases and peak are those "
+                "of DeepSpeed, which at its step also holds fp32 gradients, sharded"
             )
         else:
             told = (
-                "states are DeepSpeed's own count at its step; the 16-bit gradients are gone when the fp32 ones "
-                "exist, so the peak can be below that sum"
+                "states are DeepSpeed's own count at its step; the 16-bit gradients are gone when "
+                "the fp32 ones exist, so the peak can be below that sum"
             )
         return (told, f"reduce_bucket_size {self.reduce_bucket_size:,}, {self.sizes}")
 
@@ -70,7 +64,9 @@ class DeepSpeed(Stack):
     def remarks(self, model: Model, ep: int) -> tuple[str, ...]:
         if self.offload not in ("optimizer", "all"):
             return ()
-        return ("DeepSpeed's optimizer on the host reads fp32 gradients, beside 16-bit ones or weights",)
+        return (
+            "DeepSpeed's optimizer on the host reads fp32 gradients, beside 16-bit ones or weights",
+        )
 
     def made_itemsize(self, training: Training) -> int:
         return training.compute_itemsize
@@ -83,7 +79,9 @@ class DeepSpeed(Stack):
         return False
 
     def copies(self, training: Training, largest: int) -> int:
-        """Elements of gradients on their way through the bucket, where a module's largest tensor has `largest`."""
+        """Elements of gradients on their way through the bucket, where a module's largest tensor
+        has `largest`.
+        """
         return min(self.reduce_bucket_size, training.model.num_trainable)
 
     def unit(self, training: Training, tensors: Iterable[Tensor]) -> BucketUnit:
@@ -116,7 +114,9 @@ class DeepSpeed(Stack):
         memory.alloc("gradients being reduced", step.first.reducing)
 
     def wait_for_embedding(self, memory: Timeline, step: Step) -> None:
-        """A tied head's gradient waits for the embedding's where earlier micro-batches have left theirs."""
+        """A tied head's gradient waits for the embedding's where earlier micro-batches have left
+        theirs.
+        """
         model = step.training.model
         if model.tied and self.preallocated(step.training):
             memory.instant("layers_bwd")

@@ -1,12 +1,15 @@
-"""DeepSpeed ZeRO-1 and ZeRO-2: one flat buffer of all parameters, of which each rank updates a partition.
+"""DeepSpeed ZeRO-1 and ZeRO-2: one flat buffer of all parameters, of which each rank updates a
+partition.
 
-Stage 1 leaves all 16-bit gradients where the backward made them and averages them into the partition's at the end;
-stage 2 reduces each through the bucket as it is made, and keeps those of its partition. A tensor that an edge of the
-partition cuts is kept whole. At the step the partition's gradients are flattened, made fp32, and freed.
-Source: `deepspeed/runtime/zero/stage_1_and_2.py` of DeepSpeed 0.19.8; states measured on real ranks, peaks by a heap
-meter (Verification page).
-Counted: the bucket (two with `overlap_comm`), gradients on their way through it, those beyond the partition, and with
-the optimizer on the host the buffer in which a gradient comes back to be added to.
+Stage 1 leaves all 16-bit gradients where the backward made them and averages them into the
+partition's at the end; stage 2 reduces each through the bucket as it is made, and keeps those of
+its partition. A tensor that an edge of the partition cuts is kept whole. At the step the
+partition's gradients are flattened, made fp32, and freed.
+Source: `deepspeed/runtime/zero/stage_1_and_2.py` of DeepSpeed 0.19.8; states measured on real
+ranks, peaks by a heap meter (Verification page).
+Counted: the bucket (two with `overlap_comm`), gradients on their way through it, those beyond the
+partition, and with the optimizer on the host the buffer in which a gradient comes back to be added
+to.
 """
 
 from __future__ import annotations
@@ -50,7 +53,9 @@ class DeepSpeed1(DeepSpeed):
 
     def undivided(self, line: str, tensors: Iterable[Tensor], ranks: int) -> int:
         """Undivided weights lie in the padded buffer too."""
-        return ranks * flat(tensors, ranks) if line == "weights" and ranks > 1 else numel_of(tensors)
+        return (
+            ranks * flat(tensors, ranks) if line == "weights" and ranks > 1 else numel_of(tensors)
+        )
 
     def edges(self, training: Training) -> int:
         """Bytes of gradients that are kept whole because the partition cuts them."""
@@ -84,7 +89,9 @@ class DeepSpeed1(DeepSpeed):
         share = self.kept_itemsize(training) * self.share(training, training.model.tensors, 1)
         return DeepSpeed.whole(self, training, states) | {AVERAGED: share + self.edges(training)}
 
-    def update(self, training: Training, states: ModelStates, implementation: str) -> dict[str, int] | None:
+    def update(
+        self, training: Training, states: ModelStates, implementation: str
+    ) -> dict[str, int] | None:
         """The partition's gradients are flattened and made fp32, and freed before the update."""
         if self.offload == "optimizer":
             return None
@@ -95,7 +102,7 @@ class DeepSpeed1(DeepSpeed):
         return {"fp32 gradients": 4 * share, "step temporaries": temporaries}
 
     def reductions(self, training: Training) -> int:
-        """How often a step's gradients are reduced: once, when all micro-batches have added theirs."""
+        """How often a step's gradients are reduced: once, when all have been added."""
         return 1
 
     def collectives(self, training: Training) -> tuple[Collective, ...]:
@@ -107,8 +114,8 @@ class DeepSpeed1(DeepSpeed):
         )
 
     def host_bytes(self, training: Training, states: ModelStates, largest: int) -> int:
-        """With n elements of a partition: 4n master + states + 4n gradients for the optimizer + 2n updated weights,
-        one gradient in transit, and 2n more where gradients accumulate.
+        """With n elements of a partition: 4n master + states + 4n gradients for the optimizer + 2n
+        updated weights, one gradient in transit, and 2n more where gradients accumulate.
         """
         if self.offload == "none":
             return DeepSpeed.host_bytes(self, training, states, largest)
@@ -157,8 +164,9 @@ class DeepSpeed2(DeepSpeed1):
 def edge_elements(model: Model, ranks: int) -> int:
     """Gradient elements that a rank keeps beyond its partition, on the rank with most of them.
 
-    A tensor that an edge of the partition cuts is kept whole: Σ over those of numel less what the partition
-    has of it. Source: `grads_in_partition` of DeepSpeed's `stage_1_and_2.py`, measured (Verification page).
+    A tensor that an edge of the partition cuts is kept whole: Σ over those of numel less what the
+    partition has of it. Source: `grads_in_partition` of DeepSpeed's `stage_1_and_2.py`, measured
+    (Verification page).
 
     >>> from calc.models import load
     >>> edge_elements(load("llama-3.1-8b"), 8)

@@ -1,10 +1,10 @@
 """DeepSpeed ZeRO-3: every tensor is flattened and cut into N pieces, and gathered while it is used.
 
 What was gathered stays until `stage3_max_live_parameters` are, with the next
-`stage3_prefetch_bucket_size` on their way. 16-bit gradients have one flat buffer for good. At the step
-one sub-group at a time is made fp32 and updated.
-Source: `deepspeed/runtime/zero/stage3.py` of DeepSpeed 0.19.8; states measured on real ranks, peaks by
-a heap meter (Verification page).
+`stage3_prefetch_bucket_size` on their way. 16-bit gradients have one flat buffer for good. At the
+step one sub-group at a time is made fp32 and updated.
+Source: `deepspeed/runtime/zero/stage3.py` of DeepSpeed 0.19.8; states measured on real ranks, peaks
+by a heap meter (Verification page).
 Counted: as much gathered as may be, the bucket, and gradients on their way through it.
 """
 
@@ -58,7 +58,7 @@ class DeepSpeed3(DeepSpeed):
         return 0, 0
 
     def copies(self, training: Training, largest: int) -> int:
-        """A gradient that is larger than the bucket goes alone: itself and two copies (measured)."""
+        """A gradient larger than the bucket goes alone: itself and two copies (measured)."""
         if largest > self.reduce_bucket_size:
             return 3 * largest
         return DeepSpeed.copies(self, training, largest) + largest
@@ -68,7 +68,10 @@ class DeepSpeed3(DeepSpeed):
 
     def whole(self, training: Training, states: ModelStates) -> dict[str, int]:
         tensors = training.model.tensors
-        live = max(self.stage3_max_live_parameters, max(t.numel for t in tensors)) + self.stage3_prefetch_bucket_size
+        live = (
+            max(self.stage3_max_live_parameters, max(t.numel for t in tensors))
+            + self.stage3_prefetch_bucket_size
+        )
         gathered = min(self.gathered(training, tensors), training.compute_itemsize * live)
         return DeepSpeed.whole(self, training, states) | {GATHERED: gathered}
 
@@ -79,7 +82,9 @@ class DeepSpeed3(DeepSpeed):
         DeepSpeed.post_head_backward(self, memory, step)
         self.wait_for_embedding(memory, step)
 
-    def update(self, training: Training, states: ModelStates, implementation: str) -> dict[str, int] | None:
+    def update(
+        self, training: Training, states: ModelStates, implementation: str
+    ) -> dict[str, int] | None:
         """A sub-group at a time is made fp32; the 16-bit gradients stay."""
         if "optimizer" in self.offloaded:
             return None
@@ -87,11 +92,15 @@ class DeepSpeed3(DeepSpeed):
         group = self.sub_group(training)
         update = self.step_bytes(training, implementation, [((group,), "flat", 1)])
         temporaries = max(update, kept * group)
-        return {"gradients": kept * share, "fp32 gradients": 4 * group, "step temporaries": temporaries}
+        return {
+            "gradients": kept * share,
+            "fp32 gradients": 4 * group,
+            "step temporaries": temporaries,
+        }
 
     def sub_group(self, training: Training) -> int:
-        """Elements of one rank's largest sub-group, in module order: it closes at the tensor that reaches
-        `sub_group_size`. All parameters are taken to be one parameter group.
+        """Elements of one rank's largest sub-group, in module order: it closes at the tensor that
+        reaches `sub_group_size`. All parameters are taken to be one parameter group.
         Source: `_create_fp16_sub_groups` of `stage3.py`, DeepSpeed 0.19.8.
         """
         largest = group = 0
@@ -104,7 +113,9 @@ class DeepSpeed3(DeepSpeed):
         return largest
 
     def collectives(self, training: Training) -> tuple[Collective, ...]:
-        """Weights are gathered in each forward and each backward, gradients scattered after each micro-batch."""
+        """Weights are gathered in each forward and each backward, gradients scattered after each
+        micro-batch.
+        """
         units, times = tuple(gather_units(training.model)), training.accumulation
         weights = piece(self, training, units, training.gather_itemsize, frozen=True)
         return (
@@ -114,9 +125,10 @@ class DeepSpeed3(DeepSpeed):
         )
 
     def host_bytes(self, training: Training, states: ModelStates, largest: int) -> int:
-        """With n elements of a rank's share: 4n master + states + 4n gradients for the optimizer + 2n 16-bit ones,
-        and 2n weights with `all`. With `nvme` 2n gradients stay, up to 10⁹ weights (`max_in_cpu`), five buffers
-        of 10⁸ weights, and four of a sub-group in fp32, in which master, states and gradients pass through.
+        """With n elements of a rank's share: 4n master + states + 4n gradients for the optimizer +
+        2n 16-bit ones, and 2n weights with `all`. With `nvme` 2n gradients stay, up to 10⁹
+        weights (`max_in_cpu`), five buffers of 10⁸ weights, and four of a sub-group in fp32, in
+        which master, states and gradients pass through.
         Source: `stage3.py` and `swap_tensor` of DeepSpeed 0.19.8.
         """
         share = states.master // 4

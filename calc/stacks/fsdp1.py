@@ -1,9 +1,11 @@
-"""FSDP1: `FullyShardedDataParallel` flattens a layer into one parameter and cuts that; it gathers as FSDP2 does.
+"""FSDP1: `FullyShardedDataParallel` flattens a layer into one parameter and cuts that; it gathers
+as FSDP2 does.
 
-The flat parameter gets one flat gradient: when a layer's last gradient is made, all of them are copied into it.
-A rank's shard is a slice of the flat parameter, so that an optimizer sees pieces of tensors, without their shapes.
-Source: `torch.distributed.fsdp.FullyShardedDataParallel` of PyTorch 2.13.0; states measured on real ranks, peaks by a
-heap meter (Verification page), since no tracker of PyTorch's follows it.
+The flat parameter gets one flat gradient: when a layer's last gradient is made, all of them are
+copied into it. A rank's shard is a slice of the flat parameter, so that an optimizer sees pieces of
+tensors, without their shapes.
+Source: `torch.distributed.fsdp.FullyShardedDataParallel` of PyTorch 2.13.0; states measured on real
+ranks, peaks by a heap meter (Verification page), since no tracker of PyTorch's follows it.
 Counted: gathered units with the one ahead, the flat gradient, and the last reduce-scatter.
 """
 
@@ -19,8 +21,9 @@ from calc.memory.training import Training
 from calc.models import Model, Tensor
 from calc.optimizers import FLAT, Piece
 from calc.precision import Recipe
-from calc.stacks.fsdp2 import ACCUMULATED, FSDP2, FsdpUnit
+from calc.stacks.fsdp2 import ACCUMULATED, FSDP2
 from calc.stacks.shards import gather_units, spans, trainable
+from calc.stacks.units import FsdpUnit
 from calc.units import ceil_div
 
 
@@ -36,20 +39,30 @@ class FSDP1(FSDP2):
         return ()
 
     def cut(self, tensors: Iterable[Tensor], ranks: int, recipe: Recipe) -> int:
-        return ceil_div(max((end for _, end, _ in spans(tensors, alignment(recipe))), default=0), ranks)
+        return ceil_div(
+            max((end for _, end, _ in spans(tensors, alignment(recipe))), default=0), ranks
+        )
 
     def sections(self, model: Model) -> Iterable[tuple[tuple[Tensor, ...], int]]:
         return gather_units(model)
 
     def pieces(self, training: Training, ranks: int) -> Iterator[list[Piece]]:
-        """Pieces on each rank where a tensor begins or ends, and on the next: others are like one of these."""
+        """Pieces on each rank where a tensor begins or ends, and on the next: others are like one
+        of these.
+        """
         found, edges, align = [], set[int](), alignment(training.recipe)
         for tensors, count in gather_units(training.model):
             if trained := trainable(tensors):
-                share, placed = self.cut(trained, ranks, training.recipe), list(spans(trained, align))
+                share, placed = (
+                    self.cut(trained, ranks, training.recipe),
+                    list(spans(trained, align)),
+                )
                 found.append((placed, share, count))
                 edges |= {
-                    at // share + after for start, end, _ in placed for at in (start, end - 1) for after in (0, 1)
+                    at // share + after
+                    for start, end, _ in placed
+                    for at in (start, end - 1)
+                    for after in (0, 1)
                 }
         for rank in sorted(rank for rank in edges if rank < ranks):
             held: list[Piece] = []
@@ -119,7 +132,9 @@ class FSDP1(FSDP2):
             memory.alloc("reduce-scatter input", step.layers[step.order[0]].unit.reduce_input)
 
     def end_backward(self, memory: Timeline, step: Step) -> None:
-        """The root's gradients, the flat one that they are copied into, and the input of its reduce-scatter."""
+        """The root's gradients, the flat one that they are copied into, and the input of its
+        reduce-scatter.
+        """
         if step.training.micro_batch != "last":
             FSDP2.end_backward(self, memory, step)
             return

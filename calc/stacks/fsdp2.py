@@ -1,10 +1,13 @@
-"""FSDP2: `fully_shard` cuts each tensor along its first dimension and gathers a layer's tensors where it computes.
+"""FSDP2: `fully_shard` cuts each tensor along its first dimension and gathers a layer's tensors
+where it computes.
 
-Each layer is a unit, and the root (embedding, final norm and head) another, gathered from its forward to its backward.
-An all-gather lands in a buffer, which is copied out to tensors; that buffer lives until the next unit is copied out.
-In the backward the next unit is prefetched; gradients are copied into the input of a reduce-scatter, which lives until
-the following layer has been through its backward.
-Source: `torch.distributed.fsdp.fully_shard` of PyTorch 2.13.0, measured by its FSDPMemTracker (Verification page).
+Each layer is a unit, and the root (embedding, final norm and head) another, gathered from its
+forward to its backward. An all-gather lands in a buffer, which is copied out to tensors; that
+buffer lives until the next unit is copied out. In the backward the next unit is prefetched;
+gradients are copied into the input of a reduce-scatter, which lives until the following layer has
+been through its backward.
+Source: `torch.distributed.fsdp.fully_shard` of PyTorch 2.13.0, measured by its FSDPMemTracker
+(Verification page).
 Counted: shards on the fullest rank, and every buffer above, on the largest rank.
 """
 
@@ -23,52 +26,21 @@ from calc.optimizers import DTENSOR, Piece
 from calc.precision import Recipe
 from calc.stacks.base import Stack
 from calc.stacks.collectives import Collective
-from calc.stacks.shards import gather_units, numel_of, piece, trainable
+from calc.stacks.shards import gather_units, numel_of, piece, rows, trainable
+from calc.stacks.units import FsdpUnit
 from calc.units import DTYPE_BYTES, ceil_div
 
 ACCUMULATED = "gradients accumulated whole"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FsdpUnit:
-    """What is gathered and reduced together, in bytes.
-
-    `gathered` whole in the compute dtype, `gradients` as the backward makes them, `accumulated` those in the dtype of
-    the reduction, `reduce_input` and `reduce_output` the reduce-scatter's buffers, `kept_gradients` one rank's shard.
-    `itemsize` is that of a gradient as it is made, `stays` says that it is gathered from its forward to its backward.
-    `micro_batch` is the one looked at: all but the last leave their gradients whole.
-    """
-
-    gathered: int
-    gradients: int
-    accumulated: int
-    reduce_input: int
-    reduce_output: int
-    kept_gradients: int
-    itemsize: int
-    stays: bool
-    micro_batch: str
-
-
-def rows(shape: tuple[int, ...], ranks: int, rank: int) -> tuple[int, ...]:
-    """The shape of one rank's chunk when dimension 0 is cut as `torch.chunk` cuts it.
-
-    Formula: chunk = ⌈d₀/N⌉; rank r holds rows r·chunk to min((r+1)·chunk, d₀).
-    Source: `fully_shard` (FSDP2), measured on real ranks (Verification page).
-
-    >>> [rows((10, 4), 4, rank)[0] for rank in range(4)]
-    [3, 3, 3, 1]
-    """
-    chunk = ceil_div(shape[0], ranks)
-    return (max(0, min(chunk, shape[0] - rank * chunk)), *shape[1:])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FSDP2(Stack):
-    """`ranks` that divide everything; the settings are those of `fully_shard` and its `MixedPrecisionPolicy`.
+    """`ranks` that divide everything; the settings are those of `fully_shard` and its
+    `MixedPrecisionPolicy`.
 
-    `wrap` block+ends makes embedding and norm with head units of their own, as Accelerate does where they are not tied;
-    `offload` all keeps the shards in host memory; with `no_sync` only the last micro-batch of a step is reduced.
+    `wrap` block+ends makes embedding and norm with head units of their own, as Accelerate does
+    where they are not tied; `offload` all keeps the shards in host memory; with `no_sync` only the
+    last micro-batch of a step is reduced.
     """
 
     reduce_dtype: str = ""
@@ -93,18 +65,17 @@ class FSDP2(Stack):
         if experts >= self.ranks:
             return ()
         return (
-            f"{experts // ep} experts on {ranks} ranks: fully_shard cuts them by their number, so that each unit is "
-            f"gathered and reduced with room for {ranks} experts, and the fullest rank keeps a whole one",
+            f"{experts // ep} experts on {ranks} ranks: fully_shard cuts them by their number, so "
+            f"that each unit is gathered and reduced with room for {ranks} experts, and the "
+            "fullest rank keeps a whole one",
         )
-
-    # Shards.
 
     def cut(self, tensors: Iterable[Tensor], ranks: int, recipe: Recipe) -> int:
         return sum(t.count * prod(rows(t.shape, ranks, 0)) for t in tensors)
 
     def pieces(self, training: Training, ranks: int) -> Iterator[list[Piece]]:
         trained = trainable(training.model.tensors)
-        # A short last chunk can fall under a block optimizer's threshold and so hold more; no other rank can.
+        # A short last chunk can fall under a block optimizer's threshold and so hold more.
         ends = {t.shape[0] // ceil_div(t.shape[0], ranks) for t in trained}
         for rank in {0} | {rank for rank in ends if rank < ranks}:
             yield [(rows(t.shape, ranks, rank), t.kind, t.count) for t in trained]
@@ -113,8 +84,6 @@ class FSDP2(Stack):
         """Dimension 0 is filled up to a multiple of the ranks."""
         ranks = self.ranks // (training.ep if tensor.kind == "expert" else 1)
         return ranks * prod(rows(tensor.shape, ranks, 0))
-
-    # Dtypes and modes.
 
     def made_itemsize(self, training: Training) -> int:
         return training.compute_itemsize
@@ -132,7 +101,7 @@ class FSDP2(Stack):
         return training.accumulation > 1 and not self.no_sync
 
     def micro_batches(self, training: Training) -> tuple[str, ...]:
-        """Without a sync the first one leaves its gradients, and those in the middle add to them."""
+        """Without a sync the first leaves its gradients, and those in the middle add to them."""
         if not self.unsynced(training):
             return ("last",)
         return ("first", "last") if training.accumulation == 2 else ("first", "middle", "last")
@@ -147,9 +116,13 @@ class FSDP2(Stack):
 
     def unit(self, training: Training, tensors: Iterable[Tensor]) -> FsdpUnit:
         tensors = tuple(tensors)
-        trained, reduce, kept = trainable(tensors), self.reduce_itemsize, self.kept_itemsize(training)
+        trained, reduce, kept = (
+            trainable(tensors),
+            self.reduce_itemsize,
+            self.kept_itemsize(training),
+        )
         padded = sum(t.count * self.numel_gathered(training, t) for t in trained)
-        # The output comes in the dtype of the reduction, and is copied where gradients are kept in another.
+        # The output comes in the dtype of the reduction, and is copied to that of the gradients.
         output = reduce if reduce == kept else reduce + kept
         return FsdpUnit(
             gathered=self.gathered(training, tensors),
@@ -220,7 +193,9 @@ class FSDP2(Stack):
             memory.free("head gradient")
 
     def reduce_head(self, memory: Timeline, step: Step) -> None:
-        """The head alone is reduced where it is a unit, and then gathered once more for the norm beside it."""
+        """The head alone is reduced where it is a unit, and then gathered once more for the norm
+        beside it.
+        """
         if step.training.micro_batch != "last":
             memory.move("head gradient", to="layer gradients")
             self.accumulate(memory, step.last)
@@ -313,8 +288,13 @@ class FSDP2(Stack):
             gathers.append(("weights, backward", again))
         size = training.gather_itemsize
         found = [
-            self.collective("all-gather", what, piece(self, training, which, size, frozen=True), times)
+            self.collective(
+                "all-gather", what, piece(self, training, which, size, frozen=True), times
+            )
             for what, which in gathers
         ]
         reduced = piece(self, training, units, self.reduce_itemsize)
-        return (*found, self.collective("reduce-scatter", "gradients", reduced, 1 if self.no_sync else times))
+        return (
+            *found,
+            self.collective("reduce-scatter", "gradients", reduced, 1 if self.no_sync else times),
+        )

@@ -1,8 +1,10 @@
-"""HSDP: `fully_shard` on a mesh of two dimensions; `groups` of ranks each divide everything, and are copies.
+"""HSDP: `fully_shard` on a mesh of two dimensions; `groups` of ranks each divide everything, and
+are copies.
 
 Gradients are reduced inside a group, and their shards summed between groups.
 Counted: one group, as FSDP2; the sum between groups needs no memory beyond the shard.
-Source: `fully_shard` of PyTorch 2.13.0 with a two-dimensional mesh, measured on real ranks (Verification page).
+Source: `fully_shard` of PyTorch 2.13.0 with a two-dimensional mesh, measured on real ranks
+(Verification page).
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class HSDP(FSDP2):
         """Groups of `shard_size` ranks, or of 8 where it is 0."""
         ranks = shard_size or min(8, replicas)
         if replicas % ranks:
-            raise InputError(f"shard_size {ranks:,} does not divide the {replicas:,} ranks that tp and pp leave")
+            raise InputError(
+                f"shard_size {ranks:,} does not divide the {replicas:,} ranks that tp and pp leave"
+            )
         return {"ranks": ranks, "groups": replicas // ranks}
 
     def collectives(self, training: Training) -> tuple[Collective, ...]:

@@ -1,7 +1,9 @@
-"""Megatron-LM: fp32 gradients in one contiguous buffer, and with its distributed optimizer master and states divided.
+"""Megatron-LM: fp32 gradients in one contiguous buffer, and with its distributed optimizer master
+and states divided.
 
 The buffer is made with the model; each 16-bit gradient is added to it as the backward makes it.
-Source: Megatron-LM's `DistributedOptimizer` and its documentation (2 + 4 + 12/N bytes per parameter).
+Source: Megatron-LM's `DistributedOptimizer` and its documentation (2 + 4 + 12/N bytes per
+parameter).
 Counted: the buffer for good, and one weight's gradient on its way into it.
 """
 
@@ -33,7 +35,9 @@ class Megatron(Stack):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MegatronDistributed(Megatron):
-    """With `use_distributed_optimizer`: ranks that share master copy and states, as one flat buffer."""
+    """With `use_distributed_optimizer`: ranks that share master copy and states, as one flat
+    buffer.
+    """
 
     strategy = "zero1"
     stage = 1
@@ -45,7 +49,9 @@ class MegatronDistributed(Megatron):
 
     def undivided(self, line: str, tensors: Iterable[Tensor], ranks: int) -> int:
         """Undivided weights lie in the padded buffer too."""
-        return ranks * flat(tensors, ranks) if line == "weights" and ranks > 1 else numel_of(tensors)
+        return (
+            ranks * flat(tensors, ranks) if line == "weights" and ranks > 1 else numel_of(tensors)
+        )
 
     def pieces(self, training: Training, ranks: int) -> Iterator[list[Piece]]:
         yield [((flat(trainable(training.model.tensors), ranks),), "flat", 1)]

@@ -1,4 +1,6 @@
-"""Pieces of tensors: how many elements and bytes one rank has where a tensor is cut, packed or whole."""
+"""Pieces of tensors: how many elements and bytes one rank has where a tensor is cut, packed or
+whole.
+"""
 
 from __future__ import annotations
 
@@ -47,20 +49,41 @@ def trainable(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
 
 
 def scales(tensors: Iterable[Tensor], base_dtype: str) -> int:
-    """Bytes of an NF4 base beside its packed elements: on the GPU of every rank, whatever is divided or offloaded.
+    """Bytes of an NF4 base beside its packed elements: on the GPU of every rank, whatever is
+    divided or offloaded.
 
     Source: `QuantState` of bitsandbytes, which is no part of the parameter that FSDP divides.
     """
     double = base_dtype == "nf4-double"
     small = (t for t in tensors if packed(t, base_dtype))
-    return sum(t.count * (nf4_bytes(t.numel, double_quantised=double) - ceil_div(t.numel, 2)) for t in small)
+    return sum(
+        t.count * (nf4_bytes(t.numel, double_quantised=double) - ceil_div(t.numel, 2))
+        for t in small
+    )
 
 
 def stored(frozen: Iterable[Tensor], base_dtype: str) -> tuple[Tensor, ...]:
-    """The frozen tensors as they are stored: four elements of NF4 are one of `bnb_4bit_quant_storage` bf16."""
+    """The frozen tensors as they are stored: four elements of NF4 are one of
+    `bnb_4bit_quant_storage` bf16.
+    """
     if base_dtype in DTYPE_BYTES:
         return tuple(frozen)
-    return tuple(replace(t, shape=(ceil_div(t.numel, 4), 1)) if packed(t, base_dtype) else t for t in frozen)
+    return tuple(
+        replace(t, shape=(ceil_div(t.numel, 4), 1)) if packed(t, base_dtype) else t for t in frozen
+    )
+
+
+def rows(shape: tuple[int, ...], ranks: int, rank: int) -> tuple[int, ...]:
+    """The shape of one rank's chunk when dimension 0 is cut as `torch.chunk` cuts it.
+
+    Formula: chunk = ⌈d₀/N⌉; rank r holds rows r·chunk to min((r+1)·chunk, d₀).
+    Source: `fully_shard` (FSDP2), measured on real ranks (Verification page).
+
+    >>> [rows((10, 4), 4, rank)[0] for rank in range(4)]
+    [3, 3, 3, 1]
+    """
+    chunk = ceil_div(shape[0], ranks)
+    return (max(0, min(chunk, shape[0] - rank * chunk)), *shape[1:])
 
 
 def flat(tensors: Iterable[Tensor], ranks: int) -> int:
@@ -73,7 +96,9 @@ def flat(tensors: Iterable[Tensor], ranks: int) -> int:
 
 
 def spans(tensors: Iterable[Tensor], align: int = 1) -> Iterator[tuple[int, int, str]]:
-    """First element, last and kind of each tensor in one flat buffer, each begun on a multiple of `align`."""
+    """First element, last and kind of each tensor in one flat buffer, each begun on a multiple of
+    `align`.
+    """
     end = 0
     for tensor in tensors:
         for _ in range(tensor.count):
@@ -86,7 +111,9 @@ def in_order(model: Model) -> Iterator[Tensor]:
     """Every tensor where it stands in the model, layer by layer."""
     yield from model.first
     # The layers' own numbers: those of a pipeline stage begin where the stage before ended.
-    for _, block in sorted(((layer, b) for b in model.blocks for layer in b.layers), key=lambda pair: pair[0]):
+    for _, block in sorted(
+        ((layer, b) for b in model.blocks for layer in b.layers), key=lambda pair: pair[0]
+    ):
         yield from block.tensors
     yield from model.last
 
@@ -97,7 +124,10 @@ def gather_units(model: Model) -> Iterator[tuple[tuple[Tensor, ...], int]]:
     One per decoder layer, the root (embedding, final norm and head), and, as peft's wrapping policy
     has it, one per adapter matrix: a trainable tensor among frozen ones would give all a gradient.
     """
-    for tensors, count in (((*model.first, *model.last), 1), *((b.tensors, len(b.layers)) for b in model.blocks)):
+    for tensors, count in (
+        ((*model.first, *model.last), 1),
+        *((b.tensors, len(b.layers)) for b in model.blocks),
+    ):
         yield tuple(t for t in tensors if t.kind != "adapter"), count
         yield from (((t,), count) for t in tensors if t.kind == "adapter")
 
@@ -110,7 +140,8 @@ def piece(
     *,
     frozen: bool = False,
 ) -> int:
-    """Bytes of one rank's piece of `units`: trainable tensors in `itemsize`, frozen ones in the base's dtype.
+    """Bytes of one rank's piece of `units`: trainable tensors in `itemsize`, frozen ones in the
+    base's dtype.
 
     NF4 packs the linear layers of the blocks; their scales are on every rank anyway.
     """
@@ -121,5 +152,7 @@ def piece(
             size = 1 if packed(tensor, base) else 2 * DTYPE_BYTES.get(base, 2)
             if tensor.trainable or frozen:
                 by_size.setdefault(2 * itemsize if tensor.trainable else size, []).append(tensor)
-        halves += count * sum(size * stack.cut(alike, stack.ranks, training.recipe) for size, alike in by_size.items())
+        halves += count * sum(
+            size * stack.cut(alike, stack.ranks, training.recipe) for size, alike in by_size.items()
+        )
     return ceil_div(halves, 2)

@@ -1,6 +1,7 @@
 """One GPU: autograd alone, nothing around it.
 
-Counted: what every stack has. Gradients stay where the backward makes them until the optimizer has read them.
+Counted: what every stack has. Gradients stay where the backward makes them until the optimizer has
+read them.
 Source: PyTorch 2.13.0, measured by its MemTracker (Verification page).
 """
 

@@ -1,8 +1,11 @@
-"""torch's own ZeRO-1: `ZeroRedundancyOptimizer` under DDP; each rank updates some tensors and broadcasts them.
+"""torch's own ZeRO-1: `ZeroRedundancyOptimizer` under DDP; each rank updates some tensors and
+broadcasts them.
 
-Whole tensors are dealt out, the largest first, each to the rank with the fewest elements so far; no tensor is cut.
+Whole tensors are dealt out, the largest first, each to the rank with the fewest elements so far; no
+tensor is cut.
 Counted: DDP's copy and buckets, and the optimizer states of the fullest rank.
-Source: `torch.distributed.optim.ZeroRedundancyOptimizer` of PyTorch 2.13.0, measured (Verification page).
+Source: `torch.distributed.optim.ZeroRedundancyOptimizer` of PyTorch 2.13.0, measured (Verification
+page).
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from calc.stacks.shards import trainable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroRedundancy(DDP):
-    """Ranks that each hold weights and gradients, and share the optimizer states tensor by tensor."""
+    """Ranks that each hold weights and gradients, and share the states tensor by tensor."""
 
     strategy = "zero1"
     recipes = ("fp32", "pure-bf16", "bf16-fp32-states")
@@ -51,7 +54,11 @@ def dealt(tensors: Iterable[Tensor], optimizer: Optimizer, ranks: int) -> list[l
     held: list[list[Piece]] = [[] for _ in range(ranks)]
     for rest in (False, True):
         load = [(0, rank) for rank in range(ranks)]
-        mine = [t for t in tensors if rest == (optimizer.rule == "muon" and not is_muon(t.shape, t.kind))]
+        mine = [
+            t
+            for t in tensors
+            if rest == (optimizer.rule == "muon" and not is_muon(t.shape, t.kind))
+        ]
         for tensor in sorted(mine, key=lambda t: -t.numel):
             for _ in range(tensor.count):
                 least, rank = load[0]

@@ -9,10 +9,11 @@ from typing import Any
 from calc.estimate import CONTEXT_BYTES, FRAGMENTATION_PERCENT, NCCL_BYTES, Estimate, Phase, estimate
 from calc.fit import Verdict, verdict
 from calc.gpus import Gpu, get
-from calc.job import CHOICES, Job
+from calc.job import Job
 from calc.memory.layers import kept_bytes, recomputed
 from calc.models import Block, Model, with_adapters
 from calc.models.families import operations
+from calc.settings import CHOICES
 from calc.tables.figures import bars
 from calc.tables.text import markdown, number, per_param, short, size
 

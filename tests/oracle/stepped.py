@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from calc.optimizers import Pieces, get_optimizer, step_temporaries
-from calc.stacks.fsdp2 import rows
+from calc.stacks.shards import rows
 
 DTYPES = {"fp32": 4, "bf16": 2}
 #: What is handed to the optimizer, in the order of the model: shapes, kinds, and how many layers.

@@ -6,7 +6,8 @@ import pytest
 
 from calc.models import Tensor
 from calc.precision import get_recipe
-from calc.stacks.fsdp2 import FSDP2, rows
+from calc.stacks.fsdp2 import FSDP2
+from calc.stacks.shards import rows
 
 pytestmark = [pytest.mark.oracle, pytest.mark.quick]
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from calc.estimate import Estimate, estimate, training_of
+from calc.estimate import Estimate, estimate
 from calc.job import Job
 from calc.models import from_config, load
+from calc.plan import training_of
 from tests.oracle.tracked import DRAWN, drawn, recorded, run_of, runs
 
 TRACKER, PEAKS = recorded("tracker"), recorded("peaks")
