@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from calc.estimate import play
 from calc.job import Job
@@ -14,7 +15,49 @@ from calc.plan import plan_of
 FIRST_INSTANT = "fwd_layers"
 
 
-def timeline(job: Job) -> Timeline | None:
+class Event(NamedTuple):
+    """One allocation (positive) or free (negative) of a line in bytes, and all that is held after
+    it.
+
+    `instant` is the part of the step, empty before the first that has a name, `layer` the layer's
+    number from 0, None between layers.
+    """
+
+    instant: str
+    layer: int | None
+    line: str
+    bytes: int
+    total: int
+
+
+class Recorded(Timeline):
+    """A timeline with every layer played and every event kept: the whole curve, the same peaks."""
+
+    every_layer = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Event] = []
+
+    def alloc(self, line: str, num_bytes: int) -> None:
+        """As a timeline does."""
+        super().alloc(line, num_bytes)
+        self.events.append(Event(self.name, self.layer, line, num_bytes, self.total))
+
+    def burst(self, line: str, num_bytes: int) -> None:
+        """As a timeline does, also where it is not the most."""
+        self.alloc(line, num_bytes)
+        self.free(line, num_bytes)
+
+    def free(self, line: str, num_bytes: int | None = None) -> None:
+        """As a timeline does."""
+        freed = self.held[line] if num_bytes is None else num_bytes
+        super().free(line, freed)
+        if freed:
+            self.events.append(Event(self.name, self.layer, line, -freed, self.total))
+
+
+def timeline(job: Job) -> Recorded | None:
     """The timeline of the largest rank's step with every layer played; None where operations are not known.
 
     >>> from calc.models import load
@@ -22,8 +65,13 @@ def timeline(job: Job) -> Timeline | None:
     >>> max(event.total for event in found.events) == max(phase.bytes for phase in found.instants())
     True
     """
-    played = [play(job, rank.steps, Timeline(every_layer=True)) for rank in plan_of(job).ranks if rank.steps]
-    return max(played, key=lambda memory: max(phase.bytes for phase in memory.instants()), default=None)
+    ranks = [(Recorded(), rank.steps) for rank in plan_of(job).ranks if rank.steps]
+    for memory, steps in ranks:
+        play(job, steps, memory)
+    played = [memory for memory, _ in ranks]
+    return max(
+        played, key=lambda memory: max(phase.bytes for phase in memory.instants()), default=None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +89,7 @@ class Moment:
         return Phase(self.instant, self.bytes, self.held).lines
 
 
-def curve(memory: Timeline) -> tuple[Moment, ...]:
+def curve(memory: Recorded) -> tuple[Moment, ...]:
     """The memory curve of a timeline: for each stretch of the step, in its order, the worst moment.
 
     >>> from calc.models import load
@@ -59,7 +107,10 @@ def curve(memory: Timeline) -> tuple[Moment, ...]:
         if same and found[-1].bytes > event.total:
             continue
         moment = Moment(
-            instant=instant, layer=event.layer, bytes=event.total, held={k: v for k, v in held.items() if v}
+            instant=instant,
+            layer=event.layer,
+            bytes=event.total,
+            held={k: v for k, v in held.items() if v},
         )
         found[-1 if same else len(found) :] = [moment]
     return tuple(found)

@@ -13,11 +13,11 @@ from enum import StrEnum
 from functools import lru_cache
 from math import lcm
 
+from calc.envelope import Envelope, Totals, envelope
 from calc.estimate import Estimate, band, estimate
 from calc.formula import one_line
 from calc.gpus import Gpu, known
 from calc.job import Job
-from calc.memory.envelope import Envelope, Totals, envelope
 from calc.memory.train_step import train_step
 from calc.models.families import attention_of, unsupported
 from calc.plan import Rank, plan_of

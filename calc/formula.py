@@ -38,7 +38,7 @@ class OneLine:
         return total
 
 
-def one_line(job: Job, model: Model | None = None) -> OneLine:
+def one_line(job: Job) -> OneLine:
     """The formula of text B in bytes per GPU, nominal bytes per parameter.
 
     Formula: weights·(1/N from ZeRO-3) + master·(1/N from ZeRO-1) + gradients·(1/N from ZeRO-2) +
@@ -50,7 +50,7 @@ def one_line(job: Job, model: Model | None = None) -> OneLine:
     >>> one_line(Job.of(model=load("llama-3.3-70b"), world_size=8)).total
     146342440704
     """
-    model = model or max((part for _, part in job.parts()), key=lambda part: part.num_params)
+    model = max((part for _, part in job.parts()), key=lambda part: part.num_params)
     return replace(paper_states(job, model), activations=paper_activations(job, model))
 
 

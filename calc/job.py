@@ -73,7 +73,8 @@ class Job:
         strategy = words["strategy"] or ("single" if replicas == 1 else "zero3")
         get_strategy(strategy)
         recipe = words["recipe"] or recipes_of(strategy)[0]
-        chosen = _stack_type(strategy, recipe, words["optimizer"])
+        refuse(strategy, get_recipe(recipe), get_optimizer(words["optimizer"]))
+        chosen = choose(strategy, recipe)
         if words["shard_size"] and not any(field.name == "groups" for field in fields(chosen)):
             raise InputError(f"shard_size is a setting of strategy 'hsdp', not of {strategy!r}")
         if chosen.alone and replicas != 1:
@@ -156,12 +157,6 @@ class Job:
     def but(self, **changes: Any) -> Job:
         """The same job with some settings changed, in the command line's words, and checked."""
         return Job.of(**{"model": self.model, **self.settings, **changes})
-
-
-def _stack_type(strategy: str, recipe: str, optimizer: str) -> type[Stack]:
-    get_recipe(recipe)
-    refuse(strategy, get_recipe(recipe), get_optimizer(optimizer))
-    return choose(strategy, recipe)
 
 
 def _replicas(model: Model, words: Mapping[str, Any]) -> int:

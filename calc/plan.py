@@ -10,7 +10,7 @@ from functools import lru_cache
 from calc.assumptions import assumptions
 from calc.formula import OneLine, paper_states
 from calc.job import Job
-from calc.memory.layers import Layer, frozen_start, layer, matrices, recomputed
+from calc.memory.layers import Layer, frozen_start, layer, matrices, numel_of, recomputed
 from calc.memory.ledger import Phase
 from calc.memory.train_step import Key, Step, fixed
 from calc.memory.training import Training
@@ -27,7 +27,7 @@ from calc.models.families import (
 from calc.optimizers import get_optimizer
 from calc.precision import get_recipe
 from calc.settings import NODE_GPUS
-from calc.stacks.shards import ModelStates, numel_of, trainable
+from calc.stacks.shards import ModelStates, trainable
 from calc.units import ceil_div
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calc.curve import curve, timeline
+from calc.curve import Recorded, curve, timeline
 from calc.estimate import estimate
 from calc.fit import affine_until, peaks
 from calc.job import Job
@@ -26,7 +26,7 @@ orders = st.lists(
 
 
 def played(order: list[int], layers: list[Any], *, every_layer: bool) -> Timeline:
-    memory = Timeline(every_layer=every_layer)
+    memory = Recorded() if every_layer else Timeline()
     memory.instant("layers")
     for line in LINES:
         memory.alloc(line, 10_000)
@@ -59,7 +59,7 @@ def test_patterns_cover_the_order_once(parts: list[tuple[list[int], int]]) -> No
 
 
 def test_a_timeline_knows_its_peak_its_lines_and_when() -> None:
-    memory = Timeline(every_layer=True)
+    memory = Recorded()
     memory.instant("forward")
     memory.alloc("weights", 30)
     memory.burst("logits", 12)

@@ -5,7 +5,7 @@ does around it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -19,18 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One operation as the backward meets it: bytes per token, and bytes whatever the tokens.
+    """One operation as the backward meets it.
 
-    `work` is alive while it runs, `saved` is kept for it, both per token; `fixed` is kept for it
-    too, `cast` is the 16-bit copy of its weight that autocast frees as it begins. `made` are bytes
-    of weight gradients that stay, `passing` of those that are gone with the next operation;
-    `complete` says that the layer has all of its own now.
+    In bytes per token: `freed` is what those before it needed, `work` what is alive while it runs.
+    In bytes: `freed_fixed` as `freed`, with the 16-bit copy of its weight that autocast frees as it
+    begins; `made` are weight gradients that stay, `passing` those that are gone with the next
+    operation. `complete` says that the layer has all of its own now.
     """
 
     work: int
-    saved: int
-    fixed: int
-    cast: int
+    freed: int
+    freed_fixed: int
     made: int
     passing: int
     complete: bool
@@ -45,7 +44,8 @@ class Layer:
     stays from its forward to its backward, `saved` what its operations need. In bytes whatever the
     tokens: `fixed`, what they need beside; `cast`, the copies of weights that autocast makes and
     the backward needs; `cached`, those that live until the forward leaves autocast; `unpacked`, the
-    largest NF4 matrix as 16 bit. `unit` is the stack's.
+    largest NF4 matrix as 16 bit. `unit` is the stack's, `worst` are those `operations` of which one
+    is the worst, whatever the tokens, with what the others free and make.
     """
 
     unit: Any
@@ -59,6 +59,7 @@ class Layer:
     cached: int
     unpacked: int
     operations: tuple[Operation, ...]
+    worst: tuple[Operation, ...]
 
 
 def recomputed(checkpointing: str, layer: int) -> bool:
@@ -104,6 +105,8 @@ def layer(
     trains = [t for t in block.tensors if t.trainable]
     # An fp32 input is itself the copy that the first norm keeps.
     shared = training.residual_itemsize == 4 and operations[0].name == "input_layernorm"
+    steps = _backward(training, stack, operations, numel_of(trains))
+    quantised = [2 * t.numel for t in block.tensors if packed(t, training.base_dtype)]
     return Layer(
         unit=stack.unit(training, block.tensors),
         recomputed=again,
@@ -114,39 +117,65 @@ def layer(
         fixed=fixed,
         cast=2 * matrices(block.tensors) if autocast else 0,
         cached=2 * matrices(trains) if autocast and again else 0,
-        unpacked=max(
-            (2 * t.numel for t in block.tensors if packed(t, training.base_dtype)), default=0
-        ),
-        operations=tuple(
-            _backward(training, stack, operations, sum(t.count * t.numel for t in trains))
-        ),
+        unpacked=max(quantised, default=0),
+        operations=steps,
+        worst=_worst(steps),
     )
 
 
 def _backward(
     training: Training, stack: Stack, operations: tuple[Op, ...], trains: int
-) -> list[Operation]:
-    """The operations from the last to the first, with what each makes of the layer's `trains`
-    gradients.
-    """
+) -> tuple[Operation, ...]:
+    """The operations from the last to the first, where `trains` elements of the layer train."""
     autocast, found, done, complete = training.compute == "autocast", list[Operation](), 0, False
+    before = Op(name="")
     for op in reversed(operations):
         done += op.numel
-        kept, passing = stack.weight_gradients(training, op.numel, op.largest_weight_gradient)
-        half = 2 * min(op.largest_weight_gradient, op.cast) if autocast else 0
-        found.append(
-            Operation(
-                work=op.work,
-                saved=op.saved,
-                fixed=op.summed,
-                cast=2 * op.cast if autocast else 0,
-                made=kept,
-                passing=passing + op.summed + half,
-                complete=done == trains and not complete,
-            )
+        made, passing = stack.weight_gradients(training, op.numel, op.largest_weight_gradient)
+        cast, half = (
+            (2 * op.cast, 2 * min(op.largest_weight_gradient, op.cast)) if autocast else (0, 0)
         )
-        complete = complete or done == trains
-    return found
+        step = Operation(
+            work=op.work,
+            freed=before.saved,
+            freed_fixed=before.summed + cast,
+            made=made,
+            passing=passing + op.summed + half,
+            complete=done == trains and not complete,
+        )
+        before, complete = op, complete or step.complete
+        found.append(step)
+    return tuple(found)
+
+
+def _worst(steps: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """Those that no other outdoes for every number of tokens, and the last, with what lies between.
+
+    A need is a pair: bytes per token, and bytes; what comes after the last gradient needs more.
+    """
+    per_token = fixed = rank = 0
+    needs = []
+    for step in steps:
+        per_token, fixed = per_token - step.freed, fixed - step.freed_fixed + step.made
+        rank += step.complete
+        needs.append((per_token + step.work, fixed + step.passing, rank))
+    kept, freed, freed_fixed, made, complete = list[Operation](), 0, 0, 0, False
+    for at, (step, need) in enumerate(zip(steps, needs, strict=True)):
+        freed, freed_fixed = freed + step.freed, freed_fixed + step.freed_fixed
+        made, complete = made + step.made, complete or step.complete
+        others = needs[at + 1 :] + [other for other in needs[:at] if other != need]
+        outdone = any(all(map(int.__ge__, other, need)) for other in others)
+        if outdone and step is not steps[-1]:
+            continue
+        so_far = replace(step, freed=freed, freed_fixed=freed_fixed, made=made)
+        kept.append(replace(so_far, complete=complete))
+        freed, freed_fixed, made, complete = 0, 0, 0, False
+    return tuple(kept)
+
+
+def numel_of(tensors: Iterable[Tensor]) -> int:
+    """Elements of all the tensors."""
+    return sum(t.count * t.numel for t in tensors)
 
 
 def hidden_size(model: Model) -> int:

@@ -6,9 +6,10 @@ The peak is the largest running sum, and its lines are what is held then.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from calc.memory.ledger import Phase
 
@@ -17,26 +18,8 @@ Key = TypeVar("Key", bound=Hashable)
 FIRST, LAST = 3, 2
 
 
-class Event(NamedTuple):
-    """One allocation (positive) or free (negative) of a line in bytes, and all that is held after
-    it.
-
-    `instant` is the part of the step, empty before the first that has a name, `layer` the layer's
-    number from 0, None between layers.
-    """
-
-    instant: str
-    layer: int | None
-    line: str
-    bytes: int
-    total: int
-
-
 class Timeline:
     """Allocations on one GPU in the order in which they are made.
-
-    With `every_layer` nothing is skipped where layers repeat: the same peaks, and the whole curve
-    in `events`.
 
     >>> memory = Timeline()
     >>> memory.instant("forward")
@@ -47,57 +30,61 @@ class Timeline:
     Phase(instant='forward', bytes=42, held={'weights': 30, 'activations': 12})
     """
 
-    def __init__(self, *, every_layer: bool = False) -> None:
-        self.every_layer = every_layer
-        self.held: dict[str, int] = {}
+    #: Whether every layer is played, also where they only repeat.
+    every_layer = False
+
+    def __init__(self) -> None:
+        self.held: defaultdict[str, int] = defaultdict(int)
         self.total = 0
-        self.events: list[Event] = []
+        self.layer: int | None = None
         self.peaks: dict[str, Phase] = {}
-        self._instant, self._most = "", -1
+        self.name, self._most = "", -1
         self._lines: Mapping[str, int] = {}
-        self._layer: int | None = None
+        # Whether what is held now is the most of this instant, and not yet written down.
+        self._fresh = False
 
     def instant(self, name: str) -> None:
         """Begin the part of the step that is called `name`, or go on with it."""
-        if name == self._instant:
+        if name == self.name:
             return
         self._close()
-        self._instant = name
+        self.name = name
         known = self.peaks.get(name)
         self._most, self._lines = (known.bytes, known.held) if known else (-1, {})
 
     def _close(self) -> None:
+        if self._fresh:
+            self._write_down()
         if self._most >= 0:
-            self.peaks[self._instant] = Phase(self._instant, self._most, self._lines)
+            self.peaks[self.name] = Phase(self.name, self._most, self._lines)
+
+    def _write_down(self) -> None:
+        self._lines, self._fresh = dict(self.held), False
 
     def alloc(self, line: str, num_bytes: int) -> None:
         """Allocate `num_bytes` more of `line`."""
-        held = self.held
-        held[line] = held.get(line, 0) + num_bytes
-        self.total += num_bytes
-        if self.every_layer:
-            self.events.append(Event(self._instant, self._layer, line, num_bytes, self.total))
-        if self.total >= self._most:  # of two alike the later
-            self._most, self._lines = self.total, held.copy()
+        self.held[line] += num_bytes
+        total = self.total = self.total + num_bytes
+        if total >= self._most:  # of two alike the later
+            self._most, self._fresh = total, True
 
     def burst(self, line: str, num_bytes: int) -> None:
         """Allocate `num_bytes` of `line` for a moment, and free them."""
-        if self.every_layer or self.total + num_bytes >= self._most:
+        if self.total + num_bytes >= self._most:
             self.alloc(line, num_bytes)
             self.free(line, num_bytes)
 
     def free(self, line: str, num_bytes: int | None = None) -> None:
         """Free `num_bytes` of `line`, or all that is held of it."""
-        freed = self.held.get(line, 0) if num_bytes is None else num_bytes
-        if freed:
-            self.held[line] -= freed
-            self.total -= freed
-            if self.every_layer:
-                self.events.append(Event(self._instant, self._layer, line, -freed, self.total))
+        if self._fresh:
+            self._write_down()
+        freed = self.held[line] if num_bytes is None else num_bytes
+        self.held[line] -= freed
+        self.total -= freed
 
     def move(self, line: str, to: str) -> None:
         """Call what is held of `line` by another name; nothing is allocated."""
-        num_bytes = self.held.get(line, 0)
+        num_bytes = self.held[line]
         self.free(line)
         self.alloc(to, num_bytes)
 
@@ -134,12 +121,12 @@ class Timeline:
                     continue
                 before = dict(self.held) if turn == FIRST - 1 else {}
                 for layer in range(at + turn * size, at + (turn + 1) * size):
-                    self._layer = len(order) - 1 - layer if last_first else layer
+                    self.layer = len(order) - 1 - layer if last_first else layer
                     body(order[layer], order[layer + 1] if layer + 1 < len(order) else None)
                 if turn == FIRST - 1 and times > FIRST + LAST and not self.every_layer:
                     self._again(before, times - LAST - FIRST)
             at += size * times
-        self._layer = None
+        self.layer = None
 
     def _again(self, before: Mapping[str, int], times: int) -> None:
         """Move `times` times more what has moved since `before`: between two turns, where no peak

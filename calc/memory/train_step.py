@@ -104,7 +104,7 @@ def loss(memory: Timeline, stack: Stack, step: Step, tokens: int) -> None:
     memory.instant("head_fwd")
     stack.pre_head(memory, step)
     memory.alloc("saved activations", head.norm * tokens)
-    cached = memory.held.get("weights cast by autocast", 0)
+    cached = memory.held["weights cast by autocast"]
     memory.alloc("weights cast by autocast", step.head_cast)
     memory.alloc("head gradient", step.fused_gradient)
     memory.burst("logits and loss", head.forward * tokens)
@@ -151,22 +151,20 @@ def backward(memory: Timeline, stack: Stack, step: Step, tokens: int) -> None:
 
 def operations(memory: Timeline, stack: Stack, layer: Layer, tokens: int, line: str) -> None:
     """The backward of a layer's operations, for which `line` keeps what they need."""
-    alloc, free = memory.alloc, memory.free
-    left = layer.cast - sum(operation.cast for operation in layer.operations)
+    left, left_fixed = layer.saved, layer.fixed + layer.cast
     if layer.recomputed:
-        alloc(line, layer.saved * tokens + layer.fixed + layer.cast)
-    for operation in layer.operations:
-        if operation.cast:
-            free(line, operation.cast)
+        memory.alloc(line, left * tokens + left_fixed)
+    for operation in layer.operations if memory.every_layer else layer.worst:
+        memory.free(line, operation.freed * tokens + operation.freed_fixed)
+        left, left_fixed = left - operation.freed, left_fixed - operation.freed_fixed
         if operation.complete:
             stack.gradients_complete(memory, layer.unit)
         if operation.made or operation.passing:
-            alloc("layer gradients", operation.made + operation.passing)
+            memory.alloc("layer gradients", operation.made + operation.passing)
         memory.burst("activation gradients", operation.work * tokens)
         if operation.passing:
-            free("layer gradients", operation.passing)
-        free(line, operation.saved * tokens + operation.fixed)
-    free(line, left)
+            memory.free("layer gradients", operation.passing)
+    memory.free(line, left * tokens + left_fixed)
 
 
 def embedding(memory: Timeline, stack: Stack, step: Step, tokens: int) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from calc.memory.layers import numel_of
 from calc.memory.timeline import Timeline
 from calc.memory.train_step import Step
 from calc.memory.training import Training
@@ -26,7 +27,7 @@ from calc.precision import Recipe
 from calc.stacks.base import Stack
 from calc.stacks.collectives import Collective
 from calc.stacks.deepspeed import DeepSpeed
-from calc.stacks.shards import ModelStates, flat, in_order, numel_of, spans, trainable
+from calc.stacks.shards import ModelStates, flat, in_order, spans, trainable
 from calc.units import ceil_div
 
 AVERAGED, BEYOND = "averaged gradients", "gradients beyond the partition"

@@ -122,7 +122,7 @@ class FSDP1(FSDP2):
             self.accumulate(memory, unit)
             return
         memory.free("layer gradients")
-        if memory.held.get(ACCUMULATED, 0):
+        if memory.held[ACCUMULATED]:
             memory.free(ACCUMULATED, unit.accumulated)
         memory.alloc("gradients", unit.kept_gradients)
 

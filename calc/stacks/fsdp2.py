@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
+from calc.memory.layers import numel_of
 from calc.memory.timeline import Timeline
 from calc.memory.train_step import Step
 from calc.memory.training import Training
@@ -26,7 +27,7 @@ from calc.optimizers import DTENSOR, Piece
 from calc.precision import Recipe
 from calc.stacks.base import Stack
 from calc.stacks.collectives import Collective
-from calc.stacks.shards import gather_units, numel_of, piece, rows, trainable
+from calc.stacks.shards import gather_units, piece, rows, trainable
 from calc.stacks.units import FsdpUnit
 from calc.units import DTYPE_BYTES, ceil_div
 
@@ -151,8 +152,6 @@ class FSDP2(Stack):
         else:
             yield from Stack.saved_units(self, model)
 
-    # Forward.
-
     def begin_forward(self, memory: Timeline, step: Step) -> None:
         memory.instant("fwd_layers")
         memory.alloc("all-gather buffer", step.first.gathered)
@@ -183,8 +182,6 @@ class FSDP2(Stack):
     def end_forward(self, memory: Timeline, step: Step) -> None:
         Stack.end_forward(self, memory, step)
         memory.free("all-gather buffer")
-
-    # Backward.
 
     def post_head_backward(self, memory: Timeline, step: Step) -> None:
         if self.apart(step.training.model):
@@ -226,7 +223,7 @@ class FSDP2(Stack):
             self.accumulate(memory, unit)
             return
         memory.free("reduce-scatter input")  # that of the layer before
-        accumulated = memory.held.get(ACCUMULATED, 0)
+        accumulated = memory.held[ACCUMULATED]
         if accumulated:
             memory.free("layer gradients")  # added to those that waited
         memory.alloc("reduce-scatter input", unit.reduce_input)
@@ -250,7 +247,7 @@ class FSDP2(Stack):
             memory.move("prefetched unit", to="gathered root")
         if self.unsynced(step.training) and step.training.micro_batch == "last":
             memory.free(ACCUMULATED, memory.held[ACCUMULATED] - step.first.accumulated)
-        made = memory.held.get("head gradient", 0)
+        made = memory.held["head gradient"]
         memory.move("head gradient", to="root gradients")
         if model.tied:
             memory.alloc("root gradients", step.first.gradients - made)

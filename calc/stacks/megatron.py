@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from calc.memory.layers import numel_of
 from calc.memory.training import Training
 from calc.models import Tensor
 from calc.optimizers import FLAT, Piece
 from calc.precision import Recipe
 from calc.stacks.base import Stack
 from calc.stacks.collectives import Collective
-from calc.stacks.shards import flat, numel_of, trainable
+from calc.stacks.shards import flat, trainable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,13 @@ from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import ClassVar
 
+from calc.memory.layers import numel_of
 from calc.memory.training import Training, packed
 from calc.models import Model, Tensor
 from calc.models.parts import only
 from calc.optimizers import DTENSOR, WHOLE, Piece, state_bytes, step_temporaries
 from calc.precision import Recipe
-from calc.stacks.shards import ModelStates, numel_of, scales, stored, trainable
+from calc.stacks.shards import ModelStates, scales, stored, trainable
 from calc.units import DTYPE_BYTES, ceil_div
 
 

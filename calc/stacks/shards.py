@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from calc.memory.layers import numel_of
 from calc.memory.training import Training, packed
 from calc.models import Model, Tensor
 from calc.precision import Recipe
@@ -36,11 +37,6 @@ class Cutter(Protocol):
     def ranks(self) -> int: ...
 
     def cut(self, tensors: Iterable[Tensor], ranks: int, recipe: Recipe) -> int: ...
-
-
-def numel_of(tensors: Iterable[Tensor]) -> int:
-    """Elements of all the tensors."""
-    return sum(t.count * t.numel for t in tensors)
 
 
 def trainable(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
