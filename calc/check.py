@@ -51,7 +51,9 @@ _QUANTITY = re.compile(
 _MARK = re.compile(r"<!--(?P<kind>[=~])\s*(?P<query>.*?)\s*-->", re.DOTALL)
 _LIKE_A_MARK = re.compile(r"<!--\s*[=~]")
 _FRONT_MATTER = re.compile(r"\ufeff?---[ \t\r]*\n(?:.*\n)*?(?:---|\.\.\.)[ \t\r]*(?:\n|\Z)")
-_FENCE = re.compile(r"[ \t>]*(?:(?:[-*+]|\d+[.)])[ \t]+)?(?P<fence>`{3,}(?=[^`]*\Z)|~{3,})(?P<info>.*)")
+_FENCE = re.compile(
+    r"[ \t>]*(?:(?:[-*+]|\d+[.)])[ \t]+)?(?P<fence>`{3,}(?=[^`]*\Z)|~{3,})(?P<info>.*)"
+)
 #: What is not prose. No alternative reads a stretch twice, so a hostile file costs what it weighs.
 _OPEN = re.compile(
     r"(?P<opener><!--|<(?:math|style|script|pre|code)\b)|</?[A-Za-z][^<>]*>|\\."
@@ -60,7 +62,9 @@ _OPEN = re.compile(
     r"|https?://[^\s<>)\"]+|\]\([^()<\n]*\)"
 )
 _TABLE_ROW = re.compile(r"[ \t>]{0,80}\|")
-_CLOSERS = {"<!--": "-->"} | {f"<{tag}": f"</{tag}>" for tag in ("math", "style", "script", "pre", "code")}
+_CLOSERS = {"<!--": "-->"} | {
+    f"<{tag}": f"</{tag}>" for tag in ("math", "style", "script", "pre", "code")
+}
 _SEGMENT = re.compile(r"\.?(?P<key>[^.\[\]=\s]+)|\[(?P<by>[\w-]+)=(?P<value>[^\[\]=]+)\]")
 _OPTION = re.compile(r"(?:(?P<key>[a-z][a-z0-9-]*)=)?(?P<value>\w[\w.+-]*(?:[/,]\w[\w.+-]*)*)")
 
@@ -129,7 +133,9 @@ def _ask(source: str, answer: Answer) -> Fraction:
     for option in options:
         found = _OPTION.fullmatch(option)
         if not found or ".." in option or command in REFUSED or found["key"] in REFUSED:
-            raise InputError(f"a mark cannot ask {command[:20]!r} with {option[:60]!r}; write key=value")
+            raise InputError(
+                f"a mark cannot ask {command[:20]!r} with {option[:60]!r}; write key=value"
+            )
         argv += [f"--{found['key']}", found["value"]] if found["key"] else [found["value"]]
     value = _follow(answer(tuple(argv)), path)
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf"):
@@ -255,7 +261,13 @@ def check(text: str, *, file: str, answer: Answer, mend: str = MEND) -> tuple[Fi
                     raise unknown("source", source, sources)
                 note(at, "cited", said, f"{said}, from {source}", (digits, digits))
         except InputError as error:
-            note(at, "unreadable", said, f"{error}; mend this mark by hand, then run {mend}", (digits, digits))
+            note(
+                at,
+                "unreadable",
+                said,
+                f"{error}; mend this mark by hand, then run {mend}",
+                (digits, digits),
+            )
     for found in quantities:
         if found.start() not in findings:
             advice = f"write <!--= query --> behind it, or <!--~ source -->, then run {mend}"

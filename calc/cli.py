@@ -72,7 +72,9 @@ def parser() -> argparse.ArgumentParser:
     def of_a_run(name: str, text: str, required: bool = True) -> argparse.ArgumentParser:
         sub = command(name, text)
         sub.add_argument("model", metavar="MODEL", help=_MODEL)
-        sub.add_argument("--gpus", type=_int, metavar="N", required=required, help="number of GPUs (world_size)")
+        sub.add_argument(
+            "--gpus", type=_int, metavar="N", required=required, help="number of GPUs (world_size)"
+        )
         _run_options(sub)
         return sub
 
@@ -81,7 +83,9 @@ def parser() -> argparse.ArgumentParser:
     _lora_options(params)
     single = of_a_run("estimate", "What a run costs per GPU, line by line.")
     single.add_argument("--gpu", metavar="G", help="a card: adds the verdict")
-    single.add_argument("--gate", choices=("fits", "tight"), help="exit status 1 where the verdict is worse")
+    single.add_argument(
+        "--gate", choices=("fits", "tight"), help="exit status 1 where the verdict is worse"
+    )
     told = "add the memory curve of the step: every allocation, and where it is highest"
     single.add_argument("--timeline", action="store_true", help=told)
     config_file: dict[str, Any] = {
@@ -93,28 +97,56 @@ def parser() -> argparse.ArgumentParser:
     cards.add_argument("--gpu", action="append", metavar="G", help="only this card; repeat")
     cards.add_argument("--vendor", metavar="V", help="only cards of NVIDIA, AMD or Intel")
     cards.add_argument("--max-gpus", type=_int, metavar="N", default=1024, help="climb no further")
-    cards.add_argument("--largest", action="store_true", help="add the sequence and micro-batch that still fit")
+    cards.add_argument(
+        "--largest", action="store_true", help="add the sequence and micro-batch that still fit"
+    )
     config = of_a_run("config", "The config file of a framework for a run, ready to copy.")
     config.add_argument("--format", required=True, metavar="F", help=", ".join(configs.FORMATS))
     config.add_argument("--config-file", **config_file)
-    config.add_argument("--auto", action="store_true", help="deepspeed: leave to Transformers what it fills in")
-    wire = of_a_run("communication", "Bytes on the wire per optimizer step, and how long links need for them.")
+    config.add_argument(
+        "--auto", action="store_true", help="deepspeed: leave to Transformers what it fills in"
+    )
+    wire = of_a_run(
+        "communication", "Bytes on the wire per optimizer step, and how long links need for them."
+    )
     wire.add_argument("--config-file", **config_file)
-    wire.add_argument("--gpu", default="h100-sxm5-80gb", metavar="G", help="the card, for its links and its speed")
-    wire.add_argument("--mfu", type=_int, default=40, help="per cent of the card's bf16 peak that computing reaches")
-    memory = command("oom", "An out-of-memory message: its figures, and the lines of a run as large as the request.")
-    memory.add_argument("message", metavar="MESSAGE", help="the message itself, a file that holds it, or - for stdin")
+    wire.add_argument(
+        "--gpu", default="h100-sxm5-80gb", metavar="G", help="the card, for its links and its speed"
+    )
+    wire.add_argument(
+        "--mfu",
+        type=_int,
+        default=40,
+        help="per cent of the card's bf16 peak that computing reaches",
+    )
+    memory = command(
+        "oom",
+        "An out-of-memory message: its figures, and the lines of a run as large as the request.",
+    )
+    memory.add_argument(
+        "message",
+        metavar="MESSAGE",
+        help="the message itself, a file that holds it, or - for stdin",
+    )
     memory.add_argument("model", metavar="MODEL", nargs="?", help=f"the run's model: {_MODEL}")
-    memory.add_argument("--gpus", type=_int, metavar="N", default=1, help="number of GPUs of the run (world_size)")
+    memory.add_argument(
+        "--gpus", type=_int, metavar="N", default=1, help="number of GPUs of the run (world_size)"
+    )
     memory.add_argument("--config-file", **config_file)
     _run_options(memory)
     command("claims", "Published numbers, each with the verdict on it.")
     for name in ("models", "gpus", "optimizers", "recipes", "strategies"):
         command(name, f"The known {name.replace('gpus', 'GPUs')}.")
-    checked = command("check", "Marked numbers in Markdown files and notebooks: are they still true?")
+    checked = command(
+        "check", "Marked numbers in Markdown files and notebooks: are they still true?"
+    )
     checked.add_argument("files", nargs="+", metavar="FILE", help="a Markdown file or a notebook")
-    checked.add_argument("--fix", action="store_true", help="rewrite the stale numbers, and only them")
-    checked.add_argument("--only-marked", action="store_true", help="let quantities of bytes without a mark pass")
+    checked.add_argument(
+        "--fix", action="store_true", help="rewrite the stale numbers, and only them"
+    )
+    checked.add_argument(
+        "--only-marked", action="store_true", help="let quantities of bytes without a mark pass"
+    )
     return top
 
 
@@ -127,7 +159,9 @@ def _run_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--optimizer", default="adamw", help=", ".join(OPTIMIZERS))
     sub.add_argument("--seq-len", type=_int, default=2048, help="tokens of one sequence")
     sub.add_argument("--micro-batch", type=_int, default=1, help="sequences per GPU at a time")
-    sub.add_argument("--accumulation", type=_int, default=1, help="micro-batches between optimizer steps")
+    sub.add_argument(
+        "--accumulation", type=_int, default=1, help="micro-batches between optimizer steps"
+    )
     for name, told in (
         ("tp", "degree of tensor parallelism"),
         ("pp", "degree of pipeline parallelism, the stages"),
@@ -135,21 +169,32 @@ def _run_options(sub: argparse.ArgumentParser) -> None:
         ("ep", "degree of expert parallelism"),
     ):
         sub.add_argument(f"--{name}", type=_int, metavar="N", default=1, help=told)
-    sub.add_argument("--shard-size", type=_int, metavar="N", default=0, help="hsdp: GPUs that shard; 0: 8")
+    sub.add_argument(
+        "--shard-size", type=_int, metavar="N", default=0, help="hsdp: GPUs that shard; 0: 8"
+    )
     _lora_options(sub)
     defaults = DEFAULTS
     for name, allowed in CHOICES.items():
-        sub.add_argument(f"--{name.replace('_', '-')}", default=defaults[name], help=", ".join(allowed))
+        sub.add_argument(
+            f"--{name.replace('_', '-')}", default=defaults[name], help=", ".join(allowed)
+        )
     for name, owner in SETTINGS.items():
         if name not in CHOICES:
             kind = _bool if isinstance(defaults[name], bool) else _int
             default = str(defaults[name]).lower()
-            sub.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, help=f"{owner}; {default}")
+            sub.add_argument(
+                f"--{name.replace('_', '-')}",
+                type=kind,
+                default=default,
+                help=f"{owner}; {default}",
+            )
 
 
 def _lora_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--lora-rank", type=_int, default=0, help="rank of the adapters; 0: none")
-    sub.add_argument("--lora-targets", default="all-linear", help="all-linear or names, comma between")
+    sub.add_argument(
+        "--lora-targets", default="all-linear", help="all-linear or names, comma between"
+    )
 
 
 def _run(args: argparse.Namespace) -> Job:
@@ -172,12 +217,16 @@ def _counts(model: models.Model) -> dict[str, object]:
 
 
 def _params(args: argparse.Namespace) -> Json:
-    model = Job.of(model=models.load(args.model), lora_rank=args.lora_rank, lora_targets=args.lora_targets).trained
+    model = Job.of(
+        model=models.load(args.model), lora_rank=args.lora_rank, lora_targets=args.lora_targets
+    ).trained
     return {
         "name": model.name,
         "model_type": model.model_type,
         **_counts(model),
-        "tensors": [{"name": t.name, "shape": list(t.shape), "count": t.count} for t in model.tensors],
+        "tensors": [
+            {"name": t.name, "shape": list(t.shape), "count": t.count} for t in model.tensors
+        ],
         "assumptions": list(model.assumptions),
     }
 
@@ -198,7 +247,9 @@ def _estimate(args: argparse.Namespace) -> Json:
         return answer
     said = verdict(found, gpu)
     if args.gate and said is None:
-        raise InputError(f"no verdict on {found.model.name} and {gpu.name}: its peak or visible memory is not known")
+        raise InputError(
+            f"no verdict on {found.model.name} and {gpu.name}: its peak or visible memory is not known"
+        )
     return {**answer, "gpu": gpu.name, "visible_bytes": gpu.visible_bytes, "verdict": said}
 
 
@@ -222,7 +273,13 @@ def _config(args: argparse.Namespace) -> Json:
         job = configs.natural(job, form)
     file = configs.write(job, args.format, auto=args.auto)
     beside = [*file.head, *file.foot] if file.language == "json" else []
-    return {"format": args.format, "file": file.name, "run": _settings(file.job), "text": file.text, "beside": beside}
+    return {
+        "format": args.format,
+        "file": file.name,
+        "run": _settings(file.job),
+        "text": file.text,
+        "beside": beside,
+    }
 
 
 def _settings(job: Job) -> dict[str, object]:
@@ -255,7 +312,11 @@ def timeline_json(found: Estimate) -> dict[str, object]:
     if memory is None:
         return {"timeline": None, "curve": None}
     events = [
-        {"phase": _phase_of(event.instant), **event._asdict(), "instant": event.instant or FIRST_INSTANT}
+        {
+            "phase": _phase_of(event.instant),
+            **event._asdict(),
+            "instant": event.instant or FIRST_INSTANT,
+        }
         for event in memory.events
     ]
     moments = [
@@ -276,13 +337,19 @@ def _phase_of(instant: str) -> str:
 
 
 def _phase(phase: Phase) -> dict[str, object]:
-    return {"bytes": phase.bytes, "instant": phase.instant, "lines": [asdict(line) for line in phase.lines]}
+    return {
+        "bytes": phase.bytes,
+        "instant": phase.instant,
+        "lines": [asdict(line) for line in phase.lines],
+    }
 
 
 def _fit(args: argparse.Namespace) -> Json:
     job, offered = _run(args), [gpu for gpu in gpus.known().values() if gpu.counts()]
     if args.gpus is not None and job.strategy not in ("single", "ddp"):
-        raise InputError(f"fit finds the number of GPUs for strategy {job.strategy!r}; --gpus goes with --strategy ddp")
+        raise InputError(
+            f"fit finds the number of GPUs for strategy {job.strategy!r}; --gpus goes with --strategy ddp"
+        )
     vendors = {gpu.vendor.lower(): gpu.vendor for gpu in offered}
     if args.vendor and args.vendor.lower() not in vendors:
         raise unknown("vendor", args.vendor, vendors.values())
@@ -323,7 +390,13 @@ def _communication(args: argparse.Namespace) -> Json:
         "run": _settings(job),
         "gpu": gpu.name,
         "collectives": [
-            {"collective": c.name, "what": c.what, "ranks": c.ranks, "times": c.times, "bytes": c.num_bytes}
+            {
+                "collective": c.name,
+                "what": c.what,
+                "ranks": c.ranks,
+                "times": c.times,
+                "bytes": c.num_bytes,
+            }
             for c in found
         ],
         "bytes_per_step": sum(c.num_bytes for c in found),
@@ -348,9 +421,15 @@ def _communication(args: argparse.Namespace) -> Json:
 def _oom(args: argparse.Namespace) -> Json:
     message = oom.read(_text(args.message))
     found = oom.candidates(message, estimate(_run(args))) if args.model else ()
-    told = [] if args.model else ["give the model and the run's options to see which of its lines are as large"]
+    told = (
+        []
+        if args.model
+        else ["give the model and the run's options to see which of its lines are as large"]
+    )
     if args.model and message.requested and not found and message.requested > oom.SMALL_BYTES:
-        told = ["no line of this run is within 2 % of the request: it cannot be told from the size alone"]
+        told = [
+            "no line of this run is within 2 % of the request: it cannot be told from the size alone"
+        ]
     return {
         "requested_bytes": message.requested,
         "capacity_bytes": message.capacity,
@@ -423,7 +502,12 @@ def _plain(item: Any) -> dict[str, Any]:
 
 def _gpus(_: argparse.Namespace) -> Json:
     return [
-        {"slug": slug, **_plain(gpu), "label_bytes": gpu.label_bytes, "driver_bytes": gpu.driver_bytes}
+        {
+            "slug": slug,
+            **_plain(gpu),
+            "label_bytes": gpu.label_bytes,
+            "driver_bytes": gpu.driver_bytes,
+        }
         for slug, gpu in gpus.known().items()
     ]
 
@@ -447,9 +531,15 @@ def _check(args: argparse.Namespace) -> int:
             print(f"error: {_line(error)}", file=sys.stderr)
             status = 2
             continue
-        findings += (finding for finding in left if not args.only_marked or finding.kind != "unmarked")
+        findings += (
+            finding for finding in left if not args.only_marked or finding.kind != "unmarked"
+        )
         for stale in rewritten if not args.json else ():
-            print(_line(f"{stale.file}:{stale.line}: {stale.said} → {stale.computed} in: {stale.sentence}"))
+            print(
+                _line(
+                    f"{stale.file}:{stale.line}: {stale.said} → {stale.computed} in: {stale.sentence}"
+                )
+            )
     if args.json:
         print(json.dumps([finding.as_json() for finding in findings], indent=2))
     for finding in findings if not args.json else ():
@@ -503,8 +593,12 @@ def calculated(argv: Sequence[str]) -> tuple[str, str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and print its answer; 0, or 2 with one `error:` line for bad input."""
     for stream in (sys.stdin, sys.stdout):
-        with contextlib.suppress(io.UnsupportedOperation):  # input that was read before keeps its errors
-            if isinstance(stream, io.TextIOWrapper):  # what it cannot read or write becomes \xff or \u2192
+        with contextlib.suppress(
+            io.UnsupportedOperation
+        ):  # input that was read before keeps its errors
+            if isinstance(
+                stream, io.TextIOWrapper
+            ):  # what it cannot read or write becomes \xff or \u2192
                 stream.reconfigure(errors="backslashreplace")
     try:
         status = _main(argv)
@@ -534,5 +628,7 @@ def _main(argv: Sequence[str] | None) -> int:
     if getattr(args, "gate", None):
         return _gate(args.gate, found)
     if args.command == "config" and isinstance(found, dict) and not args.json:
-        print("".join(f"# {line}\n" for line in found["beside"]), end="", file=sys.stderr)  # JSON has no comments
+        print(
+            "".join(f"# {line}\n" for line in found["beside"]), end="", file=sys.stderr
+        )  # JSON has no comments
     return 0

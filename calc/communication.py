@@ -99,7 +99,9 @@ def flops_per_token(job: Job) -> int:
     return (4 + again) * active + 2 * min(active, model.num_trainable)
 
 
-def waits(job: Job, found: Iterable[Collective], gpu: Gpu, *, mfu_percent: int = 40) -> tuple[Wait, ...]:
+def waits(
+    job: Job, found: Iterable[Collective], gpu: Gpu, *, mfu_percent: int = 40
+) -> tuple[Wait, ...]:
     """How long each link needs for one optimizer step of `job` at least, next to the time of computing.
 
     Inside a node the card's own link and PCIe carry what a GPU does not receive by its network adapter; between nodes
@@ -119,7 +121,9 @@ def waits(job: Job, found: Iterable[Collective], gpu: Gpu, *, mfu_percent: int =
     found, node = tuple(found), node_gpus(gpu)
     between = sum(c.between_nodes(node) for c in found)
     inside = sum(c.num_bytes for c in found) - between // node
-    per_token = flops_per_token(job) * job.accumulation / (_rate(gpu.bf16_dense_tflops) * 10 * mfu_percent)
+    per_token = (
+        flops_per_token(job) * job.accumulation / (_rate(gpu.bf16_dense_tflops) * 10 * mfu_percent)
+    )
     links = [
         ("nvlink", gpu.link or "", inside, gpu.link_gb_s_each_way),
         ("pcie", "PCIe", inside, gpu.pcie_gb_s_each_way),

@@ -21,8 +21,14 @@ def timeline(job: Job) -> Timeline | None:
     >>> max(event.total for event in found.events) == max(phase.bytes for phase in found.instants())
     True
     """
-    played = [play(job, rank.steps, Timeline(every_layer=True)) for rank in plan_of(job).ranks if rank.steps]
-    return max(played, key=lambda memory: max(phase.bytes for phase in memory.instants()), default=None)
+    played = [
+        play(job, rank.steps, Timeline(every_layer=True))
+        for rank in plan_of(job).ranks
+        if rank.steps
+    ]
+    return max(
+        played, key=lambda memory: max(phase.bytes for phase in memory.instants()), default=None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +64,10 @@ def curve(memory: Timeline) -> tuple[Moment, ...]:
         if same and found[-1].bytes > event.total:
             continue
         moment = Moment(
-            instant=instant, layer=event.layer, bytes=event.total, held={k: v for k, v in held.items() if v}
+            instant=instant,
+            layer=event.layer,
+            bytes=event.total,
+            held={k: v for k, v in held.items() if v},
         )
         found[-1 if same else len(found) :] = [moment]
     return tuple(found)

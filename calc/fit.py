@@ -111,14 +111,24 @@ def climb(job: Job, gpu: Gpu, most: int = BEYOND[-1]) -> Row:
     """
     step = job.tp * job.pp * lcm(job.cp, job.ep, job.stack.shard_size or 1)
     counts = tuple(count for count in gpu.counts() if count % step == 0 and count <= most)
-    beyond = tuple(n for n in BEYOND if counts and gpu.topology != "single-node" and n % step == 0 and n <= most)
-    note = "" if gpu.vendor == "NVIDIA" else f"{gpu.vendor}: the band is that of NVIDIA's context and NCCL"
+    beyond = tuple(
+        n
+        for n in BEYOND
+        if counts and gpu.topology != "single-node" and n % step == 0 and n <= most
+    )
+    note = (
+        ""
+        if gpu.vendor == "NVIDIA"
+        else f"{gpu.vendor}: the band is that of NVIDIA's context and NCCL"
+    )
     if job.strategy in ("single", "ddp"):
         too_many = gpu.topology == "single-node" and job.world_size > (gpu.node_gpus or 0)
         counts, beyond = () if too_many or not gpu.counts() else (job.world_size,), ()
         note = f"one node holds {gpu.node_gpus}" if too_many else note
         if job.strategy == "ddp" and counts:
-            note = "; ".join(filter(None, ("more GPUs under DDP add throughput, not capacity", note)))
+            note = "; ".join(
+                filter(None, ("more GPUs under DDP add throughput, not capacity", note))
+            )
     limit, need, tried, first = label_limit(gpu), 0, 0, None
     for tried in counts:
         need = one_line(job.but(world_size=tried)).total or 0
@@ -143,7 +153,9 @@ def climb(job: Job, gpu: Gpu, most: int = BEYOND[-1]) -> Row:
     )
 
 
-def _climb_peak(job: Job, gpu: Gpu, counts: Iterable[int]) -> tuple[int | None, Estimate | None, Try | None]:
+def _climb_peak(
+    job: Job, gpu: Gpu, counts: Iterable[int]
+) -> tuple[int | None, Estimate | None, Try | None]:
     """The first count that fits, the estimate there (or of the last count), and the count before."""
     found, near_miss = None, None
     if unsupported(job.model) or gpu.visible_bytes is None:
@@ -154,7 +166,9 @@ def _climb_peak(job: Job, gpu: Gpu, counts: Iterable[int]) -> tuple[int | None, 
         if said == Verdict.FITS:
             return count, found, near_miss
         if said and found.peak:
-            near_miss = Try(num_gpus=count, verdict=said, over_bytes=found.peak.low - gpu.visible_bytes)
+            near_miss = Try(
+                num_gpus=count, verdict=said, over_bytes=found.peak.low - gpu.visible_bytes
+            )
     return None, found, near_miss
 
 

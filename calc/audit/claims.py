@@ -24,9 +24,22 @@ from calc.stacks import get_strategy
 from calc.units import UNITS, InputError, named, records
 
 #: In this order: the first that holds is the verdict.
-VERDICTS = ("inconsistent", "stale", "exact", "rounds to", "different ledger", "wrong", "not decidable")
+VERDICTS = (
+    "inconsistent",
+    "stale",
+    "exact",
+    "rounds to",
+    "different ledger",
+    "wrong",
+    "not decidable",
+)
 KINDS = ("measured", "estimated", "claimed")
-CONFIDENCES = ("read at source", "read in an excerpt", "secondary", "from memory, arithmetic checked")
+CONFIDENCES = (
+    "read at source",
+    "read in an excerpt",
+    "secondary",
+    "from memory, arithmetic checked",
+)
 STATES = ("weights", "master", "gradients", "optimizer")
 #: A measurement agrees with a ledger from 1 % under it (what a meter misses) to 8 % over it (what the
 #: allocator adds: the largest share that our own band has); a measured change within 8 % either way.
@@ -103,7 +116,12 @@ class Claim:
     def __post_init__(self) -> None:
         object.__setattr__(self, "unit", self.unit or self.printed.split()[1])
         precision, confidence = self.setup.get("precision", ""), self.source.confidence
-        known = {"kind": KINDS, "unit": tuple(SCALES), "precision": tuple(PRECISIONS), "confidence": CONFIDENCES}
+        known = {
+            "kind": KINDS,
+            "unit": tuple(SCALES),
+            "precision": tuple(PRECISIONS),
+            "confidence": CONFIDENCES,
+        }
         for value, field in zip((self.kind, self.unit, precision, confidence), known, strict=True):
             named(f"{field} of claim {self.id!r}", value, dict.fromkeys(known[field]))
 
@@ -129,7 +147,11 @@ class Claim:
             high = way.high or computed * (1 + OVER)
             inside = computed * (1 - under) - half <= self.value <= high + half
         else:
-            inside = self.value - half <= computed < self.value + (self.digit if self.digit <= 1 else half)
+            inside = (
+                self.value - half
+                <= computed
+                < self.value + (self.digit if self.digit <= 1 else half)
+            )
         return "rounds to" if inside else ""
 
 
@@ -175,12 +197,18 @@ def ways(claim: Claim, *, wide: bool = False) -> Iterator[Way]:
         yield from _peak(claim)
         return
     models, strategies = _list(setup.get("model", ())), _list(setup.get("strategy", "single"))
-    names = tuple(RECIPES) if wide else _list(setup.get("ledger", PRECISIONS[setup.get("precision", "")]))
+    names = (
+        tuple(RECIPES)
+        if wide
+        else _list(setup.get("ledger", PRECISIONS[setup.get("precision", "")]))
+    )
     for model, strategy, name in product(models, strategies, names):
         free = wide or "ledger" in setup or not get_strategy(strategy).stage
         if not free and strategy[:4] not in {other[:4] for other in get_recipe(name).strategies}:
             continue  # no strategy of this family holds that recipe
-        for optimizer in _list(setup.get("optimizer", UNSTATED)) if ledgers()[name].recipe else ("",):
+        for optimizer in (
+            _list(setup.get("optimizer", UNSTATED)) if ledgers()[name].recipe else ("",)
+        ):
             way = Way(ledger=name, optimizer=optimizer, model=model, strategy=strategy)
             yield replace(way, value=_value(claim, way))
 
@@ -188,10 +216,19 @@ def ways(claim: Claim, *, wide: bool = False) -> Iterator[Way]:
 def _peak(claim: Claim) -> Iterator[Way]:
     """The peak that `estimate` gives for the claim's run, where it knows the layers."""
     given = {name: claim.setup[name] for name in DEFAULTS if name in claim.setup}
-    job = Job.of(**{**given, "model": load(claim.setup["model"]), "world_size": claim.setup["gpus"]})
+    job = Job.of(
+        **{**given, "model": load(claim.setup["model"]), "world_size": claim.setup["gpus"]}
+    )
     if peak := estimate(job).peak:
-        way = Way(ledger=job.recipe, optimizer=job.optimizer, model=claim.setup["model"], strategy=job.strategy)
-        yield replace(way, value=peak.bytes * SCALES[claim.unit], high=peak.high * SCALES[claim.unit])
+        way = Way(
+            ledger=job.recipe,
+            optimizer=job.optimizer,
+            model=claim.setup["model"],
+            strategy=job.strategy,
+        )
+        yield replace(
+            way, value=peak.bytes * SCALES[claim.unit], high=peak.high * SCALES[claim.unit]
+        )
 
 
 def _list(value: str | Sequence[str]) -> Sequence[str]:
@@ -202,7 +239,9 @@ def _value(claim: Claim, way: Way) -> Fraction:
     """What `way` gives for the claim, in the claim's real unit."""
     amount, params = _bytes(way, claim.setup, claim.of), load(way.model).num_params
     if other := claim.minus or claim.per:
-        changed = replace(way, **{key: other[key] for key in other if key in ("ledger", "optimizer", "strategy")})
+        changed = replace(
+            way, **{key: other[key] for key in other if key in ("ledger", "optimizer", "strategy")}
+        )
         second = _bytes(changed, {**claim.setup, **other}, other.get("of", claim.of))
         amount = amount - second if claim.minus else amount / second
     if claim.budget:
@@ -280,7 +319,9 @@ def _verdict(claim: Claim) -> tuple[str, Sequence[Way], Way | None]:
     if others := tuple(way for way in ways(claim, wide=plain) if plain and claim.agrees(way)):
         return "different ledger", others, others[0]
     smallest = min(allowed, key=lambda way: way.value)
-    nearest = smallest if claim.limit else min(allowed, key=lambda way: abs(way.value - claim.value))
+    nearest = (
+        smallest if claim.limit else min(allowed, key=lambda way: abs(way.value - claim.value))
+    )
     if claim.missing or claim.limit:  # then only a number below every ledger can be refuted
         bound = not (claim.minus or claim.change or claim.of == "peak")
         too_small = bound and claim.value < smallest.value * (1 - UNDER)
@@ -306,16 +347,26 @@ def text_b_forms() -> tuple[int, int, int]:
     Total: 16 or 10 bytes per parameter, divided, + 1.5 GB + one term of `FORMS`, with nominal and with exact
     counts of parameters. 76 GB is 95 % of an 80GB card, which its text leaves out.
     """
-    asked = [claims()[name] for name in ("text-b-8b", "text-b-8b-8bit", "text-b-70b-8", "text-b-70b-16")]
+    asked = [
+        claims()[name] for name in ("text-b-8b", "text-b-8b-8bit", "text-b-70b-8", "text-b-70b-16")
+    ]
     tried = fits = over = 0
     for count in (0, 1):
         rooms = []
         for claim in asked:
             setup = {"strategy": "single", **claim.setup, "model": claim.setup["model"][count]}
-            left = int(claim.value * UNITS["GB"] - sum(ledgers()["zero"].amounts(setup).values())) - OVERHEAD_BYTES
-            rooms.append((left, *(int(quantities(setup)[name]) for name in ("hidden", "layers", "vocab"))))
+            left = (
+                int(claim.value * UNITS["GB"] - sum(ledgers()["zero"].amounts(setup).values()))
+                - OVERHEAD_BYTES
+            )
+            rooms.append(
+                (left, *(int(quantities(setup)[name]) for name in ("hidden", "layers", "vocab")))
+            )
         for tokens, a, b, c in product(*FORMS):
-            off = [tokens * (a * h * layers + b * h + c * vocab) - left for left, h, layers, vocab in rooms]
+            off = [
+                tokens * (a * h * layers + b * h + c * vocab) - left
+                for left, h, layers, vocab in rooms
+            ]
             tried += 1
             if max(map(abs, off)) <= UNITS["GB"] // 2:
                 fits += 1

@@ -43,7 +43,9 @@ class Ledger:
         per_param = [(line, Fraction(size), since) for line, size, since in self.lines]
         if self.recipe:
             recipe = get_recipe(self.recipe)
-            per_param += [(copy.line, Fraction(copy.itemsize), copy.stage) for copy in recipe.copies]
+            per_param += [
+                (copy.line, Fraction(copy.itemsize), copy.stage) for copy in recipe.copies
+            ]
             state = get_optimizer(setup["optimizer"]).nominal_bytes(recipe.state_dtype)
             per_param.append(("optimizer", Fraction(state), 1))
         found = [(line, size * sizes["params"], stage >= since) for line, size, since in per_param]
@@ -60,17 +62,27 @@ def quantities(setup: Mapping[str, Any]) -> dict[str, Fraction]:
     """What a term may multiply: counts and widths of the model, tokens, GPUs."""
     model, shape = load(setup["model"]), load(setup.get("architecture", setup["model"]))
     seq_len, gpus = setup.get("seq_len", 2048), setup.get("gpus", 1)
-    found = {"params": model.num_params, "billions": model.num_params // 10**9 * 10**9, "gpus": gpus}
+    found = {
+        "params": model.num_params,
+        "billions": model.num_params // 10**9 * 10**9,
+        "gpus": gpus,
+    }
     found |= {"seq": seq_len, "tokens": seq_len * setup.get("micro_batch", 1)}
     if shape.has_architecture:
         names = {"hidden": "hidden_size", "vocab": "vocab_size", "ffn": "intermediate_size"}
         names |= {"heads": "num_attention_heads", "kv": "num_key_value_heads"}
-        found |= {name: int(str(shape.config[key])) for name, key in names.items() if key in shape.config}
+        found |= {
+            name: int(str(shape.config[key])) for name, key in names.items() if key in shape.config
+        }
         if "kv" in found:
-            found["kv"] *= int(str(shape.config.get("head_dim") or found["hidden"] // found["heads"]))
+            found["kv"] *= int(
+                str(shape.config.get("head_dim") or found["hidden"] // found["heads"])
+            )
         found |= {"layers": shape.num_layers, "layer": shape.largest_block.numel}
         found["largest"] = max(tensor.numel for tensor in shape.tensors)
-    return {"per-gpu": Fraction(1, gpus)} | {k: Fraction(v) for k, v in (found | setup.get("sizes", {})).items()}
+    return {"per-gpu": Fraction(1, gpus)} | {
+        k: Fraction(v) for k, v in (found | setup.get("sizes", {})).items()
+    }
 
 
 @cache
@@ -81,5 +93,10 @@ def ledgers() -> Mapping[str, Ledger]:
     >>> int(sum(ledgers()["deepspeed-estimator"].amounts(setup).values()))
     18000000000
     """
-    own = {name: Ledger(name=name, title=recipe.held_by, recipe=name) for name, recipe in RECIPES.items()}
-    return MappingProxyType(own | {record["name"]: Ledger(**record) for record in records("ledgers")})
+    own = {
+        name: Ledger(name=name, title=recipe.held_by, recipe=name)
+        for name, recipe in RECIPES.items()
+    }
+    return MappingProxyType(
+        own | {record["name"]: Ledger(**record) for record in records("ledgers")}
+    )

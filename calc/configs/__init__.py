@@ -55,8 +55,14 @@ class Imported:
         for key in asked & self.says.keys():
             if given[key] != self.says[key]:
                 option = f"--{key.replace('_', '-')} {given[key]}"
-                raise InputError(f"{option} contradicts the config file, which says {key} {self.says[key]}")
-        return {**given, **{key: value for key, value in self.leaves.items() if key not in asked}, **self.says}
+                raise InputError(
+                    f"{option} contradicts the config file, which says {key} {self.says[key]}"
+                )
+        return {
+            **given,
+            **{key: value for key, value in self.leaves.items() if key not in asked},
+            **self.says,
+        }
 
 
 def read(path: str, world_size: int, model: Model) -> Imported:
@@ -79,7 +85,9 @@ def read(path: str, world_size: int, model: Model) -> Imported:
     except InputError as error:
         raise InputError(f"{file.name}: {error}") from None
     told = ", ".join(f"{key} {value}" for key, value in says.items())
-    return Imported(says=says, leaves=leaves, notes=tuple(f"{file.name}: {note}" for note in (told, *notes)))
+    return Imported(
+        says=says, leaves=leaves, notes=tuple(f"{file.name}: {note}" for note in (told, *notes))
+    )
 
 
 def _text(file: Path) -> str:
@@ -100,15 +108,21 @@ def _yaml(file: Path) -> Mapping[str, Any]:
     try:
         return yaml.load(text)
     except InputError as error:
-        seen = {line.partition(":")[0].rstrip() for line in text.splitlines()} & keys("accelerate").keys()
-        raise InputError(f"{'' if seen else 'not a DeepSpeed or Accelerate file: '}{error}") from None
+        seen = {line.partition(":")[0].rstrip() for line in text.splitlines()} & keys(
+            "accelerate"
+        ).keys()
+        raise InputError(
+            f"{'' if seen else 'not a DeepSpeed or Accelerate file: '}{error}"
+        ) from None
 
 
 def _json(file: Path) -> Mapping[str, Any]:
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(twice := dict(items)) < len(items):
             names = [name for name, _ in items]
-            raise InputError(f"key {next(name for name in twice if names.count(name) > 1)!r} is given twice")
+            raise InputError(
+                f"key {next(name for name in twice if names.count(name) > 1)!r} is given twice"
+            )
         return twice
 
     try:

@@ -40,7 +40,11 @@ class Format:
         """The recipes that this file can say for the run's strategy, with or without adapters."""
         # `zero` and `deepspeed` are what DeepSpeed holds; on one GPU or under DDP no library does.
         zero = job.strategy.startswith("zero")
-        names = (self.lora_recipes if job.lora_rank else self.recipes) if job.strategy in self.strategies else ()
+        names = (
+            (self.lora_recipes if job.lora_rank else self.recipes)
+            if job.strategy in self.strategies
+            else ()
+        )
         held = (name for name in names if job.strategy in get_recipe(name).strategies)
         return tuple(name for name in held if zero == (name in ("zero", "deepspeed")))
 
@@ -84,9 +88,15 @@ class File:
         """What the run costs per GPU, computed."""
         found, batch = estimate(self.job), f"{self.job.micro_batch:,} × {self.job.seq_len:,} tokens"
         parts = [(field.name, getattr(found.states, field.name)) for field in fields(found.states)]
-        told = ", ".join(f"{line} {text(amount, 'GB', 2)}" for line, amount in parts if amount) or "all is offloaded"
+        told = (
+            ", ".join(f"{line} {text(amount, 'GB', 2)}" for line, amount in parts if amount)
+            or "all is offloaded"
+        )
         kept = f"Keeps {found.states.total:,} bytes per GPU, {text(found.states.total, 'GB', 2)}:"
-        peak = found.peak and f"Peaks at {text(found.peak.bytes, 'GB', 2)} in {found.peak.phase}, {batch} at a time."
+        peak = (
+            found.peak
+            and f"Peaks at {text(found.peak.bytes, 'GB', 2)} in {found.peak.phase}, {batch} at a time."
+        )
         return (kept, f"{told}.", *([peak] if peak else []))
 
     @property
@@ -95,12 +105,16 @@ class File:
         if self.language == "json":
             return self.body
         head, foot = ("".join(f"# {line}\n" for line in lines) for lines in (self.head, self.foot))
-        gap = "\n\n" if self.language == "python" else "\n"  # as formatters want it after a function
+        gap = (
+            "\n\n" if self.language == "python" else "\n"
+        )  # as formatters want it after a function
         return f"{head}\n{self.body}{gap}{foot}"
 
 
 #: Every format by name, most asked first.
-FORMATS: Mapping[str, Format] = MappingProxyType({record["format"]: Format(**record) for record in records("configs")})
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {record["format"]: Format(**record) for record in records("configs")}
+)
 
 
 @cache
@@ -128,7 +142,9 @@ def version(library: str) -> str:
     >>> version("accelerate")
     '1.15.0'
     """
-    return next(str(record["version"]) for record in records("config-keys") if record["library"] == library)
+    return next(
+        str(record["version"]) for record in records("config-keys") if record["library"] == library
+    )
 
 
 def natural(job: Job, form: Format) -> Job:
@@ -150,16 +166,31 @@ def fitted(job: Job, form: Format) -> tuple[Job, tuple[str, ...]]:
         named(f"optimizer of {form.title}", job.optimizer, form.optimizers)
     for axis in ("tp", "pp", "cp", "ep"):
         if getattr(job, axis) > 1:
-            raise InputError(f"{form.title} files are written for {axis} 1 here, not {getattr(job, axis)}")
+            raise InputError(
+                f"{form.title} files are written for {axis} 1 here, not {getattr(job, axis)}"
+            )
     settings, scopes = job.settings, ["", job.strategy, job.recipe]
     if job.accumulation > 1:
         scopes.append("accumulating")
-    for field, allowed in (pair for scope in scopes for pair in form.choices.get(scope, {}).items()):
+    for field, allowed in (
+        pair for scope in scopes for pair in form.choices.get(scope, {}).items()
+    ):
         if settings[field] not in allowed:
-            raise InputError(f"{form.title} files have {field} {' or '.join(allowed)} here, not {settings[field]}")
-    fixed = {field: value for scope in scopes for field, value in form.always.get(scope, {}).items()}
-    changed = {field: value for field, value in fixed.items() if settings[field] != value and job.has(field)}
-    notes = tuple(f"{form.title} always takes {field} {value}; it is counted so." for field, value in changed.items())
+            raise InputError(
+                f"{form.title} files have {field} {' or '.join(allowed)} here, not {settings[field]}"
+            )
+    fixed = {
+        field: value for scope in scopes for field, value in form.always.get(scope, {}).items()
+    }
+    changed = {
+        field: value
+        for field, value in fixed.items()
+        if settings[field] != value and job.has(field)
+    }
+    notes = tuple(
+        f"{form.title} always takes {field} {value}; it is counted so."
+        for field, value in changed.items()
+    )
     return job.but(**changed), notes
 
 
@@ -168,7 +199,9 @@ def _missing(job: Job, form: Format) -> str:
     if job.strategy not in form.strategies:
         near = form.instead[job.strategy]
         recipe = next(name for name in RECIPES if near in RECIPES[name].strategies)
-        return f"strategy {job.strategy!r}; its equivalent there: --strategy {near} --recipe {recipe}"
+        return (
+            f"strategy {job.strategy!r}; its equivalent there: --strategy {near} --recipe {recipe}"
+        )
     if not (form.lora_recipes if job.lora_rank else form.recipes):
         return "adapters" if job.lora_rank else "a run without adapters; those take --lora-rank"
     return f"recipe {job.recipe!r} under strategy {job.strategy!r}; there it has: {', '.join(form.recipes_for(job))}"

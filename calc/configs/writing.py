@@ -25,7 +25,9 @@ _CONDITION = re.compile(r"@([\w!,=+-]+)\|(.*)")
 
 @cache
 def _template(name: str) -> tuple[str, ...]:
-    return tuple(resources.files("calc.data").joinpath("configs", name).read_text("utf-8").splitlines())
+    return tuple(
+        resources.files("calc.data").joinpath("configs", name).read_text("utf-8").splitlines()
+    )
 
 
 def body(job: Job, form: Format, auto: bool) -> str:
@@ -37,13 +39,17 @@ def body(job: Job, form: Format, auto: bool) -> str:
     flags |= {"auto"} if auto else set()
 
     def filled(name: re.Match[str]) -> str:
-        truth = str(name[1] in flags) if form.file.endswith(".py") else str(name[1] in flags).lower()
+        truth = (
+            str(name[1] in flags) if form.file.endswith(".py") else str(name[1] in flags).lower()
+        )
         return truth if "=" in name[1] else str(values[name[1]])
 
     lines = []
     for line in _template(f"{form.format}.{form.file.rpartition('.')[2]}.txt"):
         condition, text = found.groups() if (found := _CONDITION.fullmatch(line)) else ("", line)
-        if all((flag[0] == "!") != (flag.lstrip("!") in flags) for flag in condition.split(",") if flag):
+        if all(
+            (flag[0] == "!") != (flag.lstrip("!") in flags) for flag in condition.split(",") if flag
+        ):
             lines.append(re.sub(r"\$([\w=]+)", filled, text) + "\n")
     return "".join(lines)
 
@@ -85,13 +91,16 @@ def _values(job: Job, optimizer: str) -> Mapping[str, object]:
     """What the templates may name: the run's fields, and what is made of them."""
     model, targets = job.model, job.lora_targets.split(",")
     return job.settings | {
-        "stage3_param_persistence_threshold": buckets(model)["stage3_param_persistence_threshold"] or 100_000,
+        "stage3_param_persistence_threshold": buckets(model)["stage3_param_persistence_threshold"]
+        or 100_000,
         "model": model.name,
         "nodes": ceil_div(job.world_size, _NODE),
         "replicas": job.world_size // (job.stack.shard_size or 1),
         "stage": job.strategy[-1],
         "optimizer": optimizer,
-        "blocks": model.blocks[0].tensors[0].name.partition(".*")[0] if model.blocks else "model.layers",
+        "blocks": model.blocks[0].tensors[0].name.partition(".*")[0]
+        if model.blocks
+        else "model.layers",
         "embedding": model.first[0].name.removesuffix(".weight"),
         "norm": model.last[0].name.removesuffix(".weight") if model.last else "model.norm",
         "alpha": 2 * job.lora_rank,

@@ -9,4 +9,13 @@ from calc.models.architectures import architectures, from_config
 from calc.models.registry import known, load
 from calc.models.tensors import Block, Model, Tensor
 
-__all__ = ["Block", "Model", "Tensor", "architectures", "from_config", "known", "load", "with_adapters"]
+__all__ = [
+    "Block",
+    "Model",
+    "Tensor",
+    "architectures",
+    "from_config",
+    "known",
+    "load",
+    "with_adapters",
+]

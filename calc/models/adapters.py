@@ -38,7 +38,9 @@ def with_adapters(model: Model, *, rank: int, targets: str | Sequence[str] = ALL
     dimensions = [min(tensor.shape[-2:]) for tensor in tensors]
     limit = min((size for size in dimensions if size >= NARROW), default=max(dimensions))
     if whole("rank", rank, 1, 10**6) > limit:
-        raise InputError(f"rank {rank} is larger than the smallest dimension of the targets, {limit}")
+        raise InputError(
+            f"rank {rank} is larger than the smallest dimension of the targets, {limit}"
+        )
 
     def adapted(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
         result: list[Tensor] = []
@@ -54,10 +56,18 @@ def with_adapters(model: Model, *, rank: int, targets: str | Sequence[str] = ALL
                     result.append(replace(tensor, name=name, shape=shape, kind="adapter"))
         return tuple(result)
 
-    notes = [f"LoRA of rank {rank} on {', '.join(sorted({_leaf(t) for t in tensors}))}; the base is frozen"]
+    notes = [
+        f"LoRA of rank {rank} on {', '.join(sorted({_leaf(t) for t in tensors}))}; the base is frozen"
+    ]
     if any(t.kind == "expert" for t in model.tensors):
-        took = "adapters too, as peft converts them" if any(t.kind == "expert" for t in tensors) else "no adapters"
-        notes.append(f"the routed experts, 3-D parameters and no linear layers in transformers, get {took}")
+        took = (
+            "adapters too, as peft converts them"
+            if any(t.kind == "expert" for t in tensors)
+            else "no adapters"
+        )
+        notes.append(
+            f"the routed experts, 3-D parameters and no linear layers in transformers, get {took}"
+        )
     return replace(
         model,
         first=adapted(model.first),
@@ -91,8 +101,12 @@ def _chosen(model: Model, targets: str | Sequence[str], fused: Mapping[str, str]
     for parameter, leaves_taken in taken.items():
         needed = {leaf for leaf, owner in fused.items() if owner == parameter}
         if leaves_taken != needed:
-            raise InputError(f"peft adapts {' and '.join(sorted(needed))} of this model together; name both or neither")
-        chosen.update({t.name: len(needed) for t in model.tensors if t.name.endswith(f".{parameter}")})
+            raise InputError(
+                f"peft adapts {' and '.join(sorted(needed))} of this model together; name both or neither"
+            )
+        chosen.update(
+            {t.name: len(needed) for t in model.tensors if t.name.endswith(f".{parameter}")}
+        )
     if not chosen:
         raise InputError("LoRA needs at least one target")
     return chosen

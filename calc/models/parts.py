@@ -28,18 +28,29 @@ def part(model: Model, *, tp: int = 1, ep: int = 1, pp: int = 1, stage: int = 0)
     if tp == ep == pp == 1:
         return model
     if not model.has_architecture:
-        raise InputError(f"{model.name} is a bare count; tp, pp and ep need the shapes of a model's layers")
-    if ep > 1 and not any(tensor.kind == "expert" for block in model.blocks for tensor in block.tensors):
+        raise InputError(
+            f"{model.name} is a bare count; tp, pp and ep need the shapes of a model's layers"
+        )
+    if ep > 1 and not any(
+        tensor.kind == "expert" for block in model.blocks for tensor in block.tensors
+    ):
         raise InputError(f"ep {ep} needs a model with experts; {model.name} has none")
     if pp > model.num_layers:
         raise InputError(f"pp {pp} is more than the {model.num_layers} layers of {model.name}")
-    heads = {name: int(str(model.config.get(name) or tp)) for name in ("num_attention_heads", "num_key_value_heads")}
+    heads = {
+        name: int(str(model.config.get(name) or tp))
+        for name in ("num_attention_heads", "num_key_value_heads")
+    }
     sizes = {name: _divided(name, size, "tp", tp) for name, size in heads.items()}
     sizes["vocab_size"] = ceil_div(int(str(model.config["vocab_size"])), tp)
     begin, end = (model.num_layers * index // pp for index in (stage, stage + 1))
     family = family_of(model)
     slices = family.slices if family else {}
-    copy = tuple(replace(t, name="lm_head.weight", kind="linear") for t in model.first if model.tied and pp > 1)
+    copy = tuple(
+        replace(t, name="lm_head.weight", kind="linear")
+        for t in model.first
+        if model.tied and pp > 1
+    )
 
     def cut(tensors: Iterable[Tensor], held: bool = True) -> tuple[Tensor, ...]:
         return tuple(_slice(tensor, slices, tp, ep) for tensor in tensors if held)
@@ -49,7 +60,9 @@ def part(model: Model, *, tp: int = 1, ep: int = 1, pp: int = 1, stage: int = 0)
         model,
         config={**model.config, **sizes},
         first=cut(model.first, stage == 0),
-        blocks=tuple(replace(b, layers=held, tensors=cut(b.tensors)) for b, held in layers.items() if held),
+        blocks=tuple(
+            replace(b, layers=held, tensors=cut(b.tensors)) for b, held in layers.items() if held
+        ),
         last=cut((*model.last, *copy), stage == pp - 1),
         tied=model.tied and pp == 1,
     )
@@ -65,14 +78,21 @@ def stages(model: Model, pp: int) -> tuple[int, ...]:
     seen: dict[object, int] = {}
     for stage in range(pp):
         found = part(model, pp=pp, stage=stage)
-        alike = (tuple((b.name, len(b.layers)) for b in found.blocks), bool(found.first), bool(found.last))
+        alike = (
+            tuple((b.name, len(b.layers)) for b in found.blocks),
+            bool(found.first),
+            bool(found.last),
+        )
         seen.setdefault(alike, stage)
     return tuple(seen.values())
 
 
 def only(model: Model, *, experts: bool) -> Model:
     """The routed experts of `model` alone, or all but them."""
-    blocks = (replace(b, tensors=tuple(t for t in b.tensors if (t.kind == "expert") == experts)) for b in model.blocks)
+    blocks = (
+        replace(b, tensors=tuple(t for t in b.tensors if (t.kind == "expert") == experts))
+        for b in model.blocks
+    )
     first, last = ((), ()) if experts else (model.first, model.last)
     return replace(model, first=first, blocks=tuple(blocks), last=last)
 

@@ -18,7 +18,9 @@ from calc.units import InputError, records
 
 MAX_PARAMS = 10**15
 MAX_FILE_BYTES = 10**6
-_COUNT = re.compile(r"([+-]?[0-9][0-9_,]{0,40}(?:\.[0-9]{1,40})?)(?:e\+?([0-9]{1,3}))?\s*([kmbt]?)", re.IGNORECASE)
+_COUNT = re.compile(
+    r"([+-]?[0-9][0-9_,]{0,40}(?:\.[0-9]{1,40})?)(?:e\+?([0-9]{1,3}))?\s*([kmbt]?)", re.IGNORECASE
+)
 _POWERS = {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}
 
 
@@ -87,11 +89,15 @@ def _bare_count(text: str, match: re.Match[str]) -> Model:
     power = int(exponent or 0) + _POWERS[unit.lower()]
     numel = Fraction(re.sub("[_,]", "", digits)) * 10**power
     if numel.denominator != 1 or not 1 <= numel <= MAX_PARAMS:
-        raise InputError(f"a count of parameters is a whole number from 1 to 10^15, not {text[:40]!r}")
+        raise InputError(
+            f"a count of parameters is a whole number from 1 to 10^15, not {text[:40]!r}"
+        )
     why = "a bare count has no architecture, so activations, padding and the peak are not computed"
     told = f"{int(numel):,} parameters are taken as one tensor: {why}"
     one = Tensor(name="parameters", shape=(int(numel),), kind="other")
-    return Model(name=text, model_type="", config=MappingProxyType({}), first=(one,), assumptions=(told,))
+    return Model(
+        name=text, model_type="", config=MappingProxyType({}), first=(one,), assumptions=(told,)
+    )
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -35,7 +35,10 @@ def curve_figure(job: Job, gpu: Gpu, title: str) -> str:
 def before_and_after(before: Job, after: Job, gpu: Gpu, change: str) -> str:
     """Two curves on one scale: a job, and the same job with one `change`."""
     most = _most([before, after], gpu)
-    pair = (_figure(before, gpu, f"Before: {change}", most), _figure(after, gpu, f"After: {change}", most))
+    pair = (
+        _figure(before, gpu, f"Before: {change}", most),
+        _figure(after, gpu, f"After: {change}", most),
+    )
     return f'<div class="fig-pair">{"".join(pair)}</div>'
 
 
@@ -115,7 +118,9 @@ def _areas(moments: Sequence[Moment], most: int) -> str:
         tops = [floor + each[name] for floor, each in zip(floors, held, strict=True)]
         if tops != floors:
             path = f"M{_steps(tops, most, count)}L{_steps(floors, most, count, back=True)}Z"
-            out.append(f'<path class="series-{name}" d="{path}"><title>{escape(TITLES[name])}</title></path>')
+            out.append(
+                f'<path class="series-{name}" d="{path}"><title>{escape(TITLES[name])}</title></path>'
+            )
         floors = tops
     return "".join(out)
 

@@ -40,7 +40,9 @@ def bars(
         f'aria-labelledby="{ident}-t {ident}-d">',
         f'<title id="{ident}-t">{escape(title)}</title>',
         f'<desc id="{ident}-d">{escape(description)}</desc>',
-        f'<rect class="fig-card" x="0" y="0" width="{share(limit)}" height="{height}"/>' if limit else "",
+        f'<rect class="fig-card" x="0" y="0" width="{share(limit)}" height="{height}"/>'
+        if limit
+        else "",
     ]
     labels = []
     for index, (name, parts) in enumerate(rows.items()):
@@ -56,8 +58,12 @@ def bars(
                 )
             start += amount
         if whole and whole[name]:
-            out.append(f'<rect class="fig-whole" x="0" y="{top + 41}" width="{share(whole[name])}" height="3"/>')
-    used = dict.fromkeys(line for parts in rows.values() for line, amount in parts.items() if amount)
+            out.append(
+                f'<rect class="fig-whole" x="0" y="{top + 41}" width="{share(whole[name])}" height="3"/>'
+            )
+    used = dict.fromkeys(
+        line for parts in rows.values() for line, amount in parts.items() if amount
+    )
     keys = {f"series-{line}": TITLES.get(line, line) for line in used}
     if whole:
         keys["fig-whole"] = "Whole on every GPU"
@@ -65,7 +71,12 @@ def bars(
         at = share(limit)
         # Beside the bars only, so that it strikes out no label.
         tops = (_ROW * index + 18 for index in range(len(rows)))
-        out += (f'<line class="fig-limit" x1="{at}" x2="{at}" y1="{top}" y2="{top + 24}"/>' for top in tops)
+        out += (
+            f'<line class="fig-limit" x1="{at}" x2="{at}" y1="{top}" y2="{top + 24}"/>'
+            for top in tops
+        )
         keys["fig-limit"] = f"{limit_name} · {size(limit, 'GB', 2)}"
-    legend = "".join(f'<li><span class="fig-key {key}"></span>{escape(said)}</li>' for key, said in keys.items())
+    legend = "".join(
+        f'<li><span class="fig-key {key}"></span>{escape(said)}</li>' for key, said in keys.items()
+    )
     return "".join((*out, *labels)) + f'</svg><ul class="fig-legend">{legend}</ul></figure>'

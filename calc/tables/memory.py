@@ -25,14 +25,21 @@ def one_copy(found: Estimate) -> str:
     params = found.model.num_params
     amounts = [(TITLES[line], getattr(found.states, line)) for line in LINES]
     amounts.append(("Total", found.states.total))
-    rows = [[title, per_param(amount, params), number(amount), size(amount)] for title, amount in amounts]
+    rows = [
+        [title, per_param(amount, params), number(amount), size(amount)]
+        for title, amount in amounts
+    ]
     return markdown(["Line", ">Bytes per parameter", ">Bytes", ">Rounded"], rows, total=True)
 
 
 def paper_total(found: Estimate) -> str:
     """The one-line formula of one run, each term its own row, with the total."""
     line = found.one_line
-    rows = [[TITLES[term], number(amount), size(amount)] for term, amount in asdict(line).items() if amount]
+    rows = [
+        [TITLES[term], number(amount), size(amount)]
+        for term, amount in asdict(line).items()
+        if amount
+    ]
     rows.append(["Total per GPU", number(line.total), size(line.total)])
     return markdown(["Term", ">Bytes", ">Rounded"], rows, total=True)
 
@@ -42,7 +49,11 @@ def by_strategy(jobs: Iterable[Job]) -> str:
     rows = []
     for job in jobs:
         kept = estimate(job).states
-        amounts = (*(size(getattr(kept, line)) for line in LINES), f"**{size(kept.total)}**", size(undivided(job)))
+        amounts = (
+            *(size(getattr(kept, line)) for line in LINES),
+            f"**{size(kept.total)}**",
+            size(undivided(job)),
+        )
         rows.append([strategy_title(job), *amounts])
     heads = (*(f">{TITLES[line]}" for line in LINES), ">States per GPU", ">Does not shrink with N")
     return markdown(["Run", *heads], rows)
@@ -89,14 +100,25 @@ def climb_table(job: Job) -> str:
     rows = []
     for row in fit(job):
         peak = row.found.peak if row.found else None
-        near = row.near_miss.num_gpus if row.num_gpus and row.near_miss and row.near_miss.verdict == "tight" else None
+        near = (
+            row.near_miss.num_gpus
+            if row.num_gpus and row.near_miss and row.near_miss.verdict == "tight"
+            else None
+        )
         ruled = f"**{row.num_gpus_one_line}**" if row.num_gpus_one_line else "none"
         fitting = f"**{row.num_gpus}**" if row.num_gpus else "none" if peak else "not known"
         fitting += f" (tight: {near})" if near else ""
         sizes = (size(row.one_line_bytes), size(row.label_limit_bytes))
         rest = (fitting, size(peak.bytes if peak else None), size(row.gpu.visible_bytes))
         rows.append([short(row.gpu.name), ruled, *sizes, *rest])
-    heads = (">By the rule", ">One-line total there", ">95 % of the label", ">By the peak", ">Peak there", ">Visible")
+    heads = (
+        ">By the rule",
+        ">One-line total there",
+        ">95 % of the label",
+        ">By the peak",
+        ">Peak there",
+        ">Visible",
+    )
     return markdown(["GPU", *heads], rows)
 
 
@@ -107,8 +129,20 @@ def counts_matrix(jobs: Iterable[Job], cards: Iterable[gpus.Gpu]) -> str:
         cells = []
         for row in fit(job, cards):
             nodes = ceil_div(row.num_gpus or 0, row.gpu.node_gpus or 1)
-            shade = "none" if not row.num_gpus else "one" if row.num_gpus == 1 else "node" if nodes == 1 else "nodes"
-            said = "none" if not row.num_gpus else f"{row.num_gpus:,}" + f"<br>{nodes} nodes" * (nodes > 1)
+            shade = (
+                "none"
+                if not row.num_gpus
+                else "one"
+                if row.num_gpus == 1
+                else "node"
+                if nodes == 1
+                else "nodes"
+            )
+            said = (
+                "none"
+                if not row.num_gpus
+                else f"{row.num_gpus:,}" + f"<br>{nodes} nodes" * (nodes > 1)
+            )
             cells.append(f'<span class="count-{shade}">{said}</span>')
         rows.append([job.model.name.rpartition("/")[2].removesuffix("-Instruct"), *cells])
     return markdown(["Model", *(f">{short(gpu.name)}" for gpu in cards)], rows)
@@ -123,7 +157,9 @@ def state_bars(jobs: Iterable[Job], gpu: gpus.Gpu, title: str) -> str:
         whole[strategy_title(job)] = undivided(job)
     totals = {name: sum(parts.values()) for name, parts in rows.items()}
     shared = "of it whole on every GPU"
-    told = "; ".join(f"{name} {size(total)}, {shared} {size(whole[name])}" for name, total in totals.items())
+    told = "; ".join(
+        f"{name} {size(total)}, {shared} {size(whole[name])}" for name, total in totals.items()
+    )
     notes = {name: over(total, limit) for name, total in totals.items()}
     name = f"{short(gpu.name)} shows a process"
     return bars(rows, limit, name, title, f"States per GPU: {told}.", notes=notes, whole=whole)

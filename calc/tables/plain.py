@@ -22,7 +22,10 @@ def plain(command: str, answer: Any) -> str:
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-    lines = ([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))] for row in rows)
+    lines = (
+        [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
+        for row in rows
+    )
     return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
@@ -33,7 +36,10 @@ def _plain_params(answer: Mapping[str, Any]) -> str:
         f"active      {answer['params_active']:,}",
         "",
     ]
-    rows = [[str(t["name"]), " × ".join(map(str, t["shape"])), f"× {t['count']:,}"] for t in answer["tensors"]]
+    rows = [
+        [str(t["name"]), " × ".join(map(str, t["shape"])), f"× {t['count']:,}"]
+        for t in answer["tensors"]
+    ]
     notes = [f"note: {line}" for line in answer["assumptions"]]
     return "\n".join([*head, _columns(rows), *notes])
 
@@ -45,14 +51,18 @@ def _plain_estimate(answer: Mapping[str, Any]) -> str:
     total = answer["one_line_bytes"]
     formula = [[TITLES[line], number(amount), size(amount)] for line, amount in paper.items()]
     formula.append(["One-line total", number(total), size(total)])
-    instants = [(f"{name}: {p['instant']}", p["bytes"]) for name, p in (answer["phases"] or {}).items()]
+    instants = [
+        (f"{name}: {p['instant']}", p["bytes"]) for name, p in (answer["phases"] or {}).items()
+    ]
     if answer["host_per_node_bytes"]:
         instants.append(("host memory per node", answer["host_per_node_bytes"]))
     worst = [[name, number(amount), size(amount)] for name, amount in instants]
     peak, judged = answer["peak"], []
     if peak:
         band = f"{size(peak['low'])} to {size(peak['high'])}"
-        judged = [f"peak {size(peak['bytes'])} in {peak['phase']} ({peak['instant']}); a process needs {band}"]
+        judged = [
+            f"peak {size(peak['bytes'])} in {peak['phase']} ({peak['instant']}); a process needs {band}"
+        ]
     if "verdict" in answer:
         said = answer["verdict"] or "not known"
         judged.append(f"verdict: {said}{UNMEASURED * (said == 'tight')}")
@@ -69,7 +79,15 @@ def _plain_estimate(answer: Mapping[str, Any]) -> str:
             "one-line formula per GPU",
             _columns(formula),
             "",
-            *(["worst instant of each phase per GPU, and the host at its worst", _columns(worst), ""] if worst else []),
+            *(
+                [
+                    "worst instant of each phase per GPU, and the host at its worst",
+                    _columns(worst),
+                    "",
+                ]
+                if worst
+                else []
+            ),
             *curve,
             *(f"assumed: {line}" for line in answer["assumptions"]),
         ]
@@ -84,7 +102,14 @@ def _curve(moments: Sequence[Mapping[str, Any]]) -> str:
         if sizes[at - 1] < sizes[at] >= sizes[at + 1]:
             layer = "" if moment["layer"] is None else f", layer {moment['layer']}"
             most = max(moment["lines"], key=lambda line: line["bytes"])["line"]
-            rows.append([f"{moment['instant']}{layer}", number(moment["bytes"]), size(moment["bytes"]), most])
+            rows.append(
+                [
+                    f"{moment['instant']}{layer}",
+                    number(moment["bytes"]),
+                    size(moment["bytes"]),
+                    most,
+                ]
+            )
     return _columns(rows)
 
 
@@ -93,16 +118,30 @@ def _plain_fit(answer: Mapping[str, Any]) -> str:
     heads = ["GPU", "GPUs", "verdict", "peak", "visible", "near miss", "one-line formula"]
     rows = [[*heads, *(["sequence", "micro-batch"] * wide)]]
     for row in answer["rows"]:
-        miss, most = row["near_miss"], [number(row.get(f"largest_{name}")) for name in ("seq_len", "micro_batch")]
-        near = f"{miss['num_gpus']}: {miss['verdict']}, {_least(miss['over_bytes'])}" if miss else "–"
-        counts = ["none" if row[name] is None else str(row[name]) for name in ("num_gpus", "num_gpus_one_line")]
+        miss, most = (
+            row["near_miss"],
+            [number(row.get(f"largest_{name}")) for name in ("seq_len", "micro_batch")],
+        )
+        near = (
+            f"{miss['num_gpus']}: {miss['verdict']}, {_least(miss['over_bytes'])}" if miss else "–"
+        )
+        counts = [
+            "none" if row[name] is None else str(row[name])
+            for name in ("num_gpus", "num_gpus_one_line")
+        ]
         counts[0] = counts[0] if row["verdict"] else "–"
         sizes = (size(row["peak_bytes"]), size(row["visible_bytes"]))
-        rows.append([row["gpu"], counts[0], row["verdict"] or "–", *sizes, near, counts[1], *(most * wide)])
+        rows.append(
+            [row["gpu"], counts[0], row["verdict"] or "–", *sizes, near, counts[1], *(most * wide)]
+        )
     notes = {row["note"]: None for row in answer["rows"] if row["note"]}
-    if any("tight" in (row["verdict"], (row["near_miss"] or row)["verdict"]) for row in answer["rows"]):
+    if any(
+        "tight" in (row["verdict"], (row["near_miss"] or row)["verdict"]) for row in answer["rows"]
+    ):
         notes[f"tight{UNMEASURED}"] = None
-    return "\n".join([answer["assumptions"][0], "", _columns(rows), *(f"note: {note}" for note in notes)])
+    return "\n".join(
+        [answer["assumptions"][0], "", _columns(rows), *(f"note: {note}" for note in notes)]
+    )
 
 
 def _least(over: int) -> str:
@@ -111,7 +150,10 @@ def _least(over: int) -> str:
 
 def _plain_communication(answer: Mapping[str, Any]) -> str:
     job, found = answer["run"], answer["collectives"]
-    parts = [[f"{c['collective']} of {c['what']}", f"× {c['times']:,}", number(c["bytes"])] for c in found]
+    parts = [
+        [f"{c['collective']} of {c['what']}", f"× {c['times']:,}", number(c["bytes"])]
+        for c in found
+    ]
     parts.append(["Sent per GPU and optimizer step", "", number(answer["bytes_per_step"])])
     rows = [["Link", "at least", "takes", "computing", "computes, overlapped", "break-even tokens"]]
     for row in answer["links"]:
@@ -135,18 +177,37 @@ def _plain_communication(answer: Mapping[str, Any]) -> str:
 
 def _plain_oom(answer: Mapping[str, Any]) -> str:
     names = ("requested", "capacity", "free", "allocated", "reserved")
-    known = [(name, answer[f"{name}_bytes"]) for name in names if answer[f"{name}_bytes"] is not None]
+    known = [
+        (name, answer[f"{name}_bytes"]) for name in names if answer[f"{name}_bytes"] is not None
+    ]
     figures = [
-        [name, *(size(amount, g if amount >= UNITS["GiB"] else m, 2) for g, m in (("GiB", "MiB"), ("GB", "MB")))]
+        [
+            name,
+            *(
+                size(amount, g if amount >= UNITS["GiB"] else m, 2)
+                for g, m in (("GiB", "MiB"), ("GB", "MB"))
+            ),
+        ]
         for name, amount in known
     ]
     body = []
     for row in answer["candidates"]:
         said = "exactly" if row["exact"] else f"off by {row['off_by']:+,}"
         lever = f"; moved by {row['lever']}" if row["lever"] else ""
-        body += ["", f"{row['line']}: {number(row['bytes'])} bytes, {said}", f"  in {row['phase']}{lever}"]
+        body += [
+            "",
+            f"{row['line']}: {number(row['bytes'])} bytes, {said}",
+            f"  in {row['phase']}{lever}",
+        ]
     told = [f"note: {line}" for line in answer["notes"]]
-    return "\n".join([*([_columns(figures)] if figures else []), *body, *([""] if figures and told else []), *told])
+    return "\n".join(
+        [
+            *([_columns(figures)] if figures else []),
+            *body,
+            *([""] if figures and told else []),
+            *told,
+        ]
+    )
 
 
 def _plain_claims(answer: Sequence[Mapping[str, Any]]) -> str:
@@ -154,8 +215,13 @@ def _plain_claims(answer: Sequence[Mapping[str, Any]]) -> str:
     for claim in answer:
         computed = "–" if claim["computed"] is None else f"{claim['computed']:,.6g} {claim['unit']}"
         rows.append([claim["id"], claim["printed"], computed, claim["verdict"]])
-    ways = ["ledger", *(", ".join(claim["recipes"]) or claim["compared_with"] or "–" for claim in answer)]
-    return "\n".join(f"{line}  {way}" for line, way in zip(_columns(rows).splitlines(), ways, strict=True))
+    ways = [
+        "ledger",
+        *(", ".join(claim["recipes"]) or claim["compared_with"] or "–" for claim in answer),
+    ]
+    return "\n".join(
+        f"{line}  {way}" for line, way in zip(_columns(rows).splitlines(), ways, strict=True)
+    )
 
 
 def _plain_registry(answer: Sequence[Mapping[str, Any]]) -> str:
