@@ -10,11 +10,13 @@ import difflib
 import json
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 Entry = TypeVar("Entry")
+
+DATA = Path(__file__).parent / "data"
 
 #: Bytes in one unit. Decimal units for payloads and card labels, binary ones for allocators.
 UNITS: Mapping[str, int] = MappingProxyType(
@@ -134,7 +136,5 @@ def records(name: str) -> list[dict[str, Any]]:
     >>> records("gpus")[0]["name"]
     'V100 SXM2 16GB'
     """
-    found: list[dict[str, Any]] = json.loads(
-        resources.files("calc.data").joinpath(f"{name}.json").read_text("utf-8")
-    )
+    found: list[dict[str, Any]] = json.loads((DATA / f"{name}.json").read_text("utf-8"))
     return found

@@ -13,7 +13,7 @@ from calc.models.families import FILES
 
 CALC = Path(__file__).parent.parent / "calc"
 ROOMS = ["units", "models", "gpus", "precision", "optimizers", "memory", "stacks", "job", "assumptions", "formula"]
-ROOMS += ["estimate", "curve", "fit", "communication", "configs", "oom", "audit", "tables", "check", "cli"]
+ROOMS += ["estimate", "curve", "fit", "communication", "configs", "oom", "audit", "tables", "check", "answers", "options", "cli"]
 FAMILIES = "calc.models.families"
 #: Only the standard library, so that the same files run in a browser.
 OUTSIDE = {

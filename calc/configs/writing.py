@@ -11,12 +11,11 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 
 from calc.configs.formats import FORMATS, Format
 from calc.job import Job
 from calc.models import Model
-from calc.units import ceil_div
+from calc.units import DATA, ceil_div
 
 _NODE = 8
 AUTO = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
@@ -25,9 +24,7 @@ _CONDITION = re.compile(r"@([\w!,=+-]+)\|(.*)")
 
 @cache
 def _template(name: str) -> tuple[str, ...]:
-    return tuple(
-        resources.files("calc.data").joinpath("configs", name).read_text("utf-8").splitlines()
-    )
+    return tuple((DATA / "configs" / name).read_text("utf-8").splitlines())
 
 
 def body(job: Job, form: Format, auto: bool) -> str:
