@@ -37,14 +37,16 @@ class Verdict(StrEnum):
 
 
 def verdict(found: Estimate, gpu: Gpu) -> Verdict | None:
-    """The verdict on one estimate and one card; None where the peak or the visible bytes are not known.
+    """The verdict on one estimate and one card; None where the peak or the visible bytes are not
+    known.
 
     Rule: fits where even the peak's high is visible, tight where its low is, else it does not fit.
 
     >>> from calc.gpus import get
     >>> from calc.models import load
     >>> job = Job.of(model=load("llama-3.3-70b"), world_size=8, strategy="fsdp2")
-    >>> str(verdict(estimate(job), get("h100-sxm5-80gb"))), str(verdict(estimate(job), get("b200-sxm")))
+    >>> str(verdict(estimate(job), get("h100-sxm5-80gb"))), str(verdict(estimate(job),
+    get("b200-sxm")))
     ('does not fit', 'fits')
     """
     if not found.peak or gpu.visible_bytes is None:
@@ -56,7 +58,9 @@ def verdict(found: Estimate, gpu: Gpu) -> Verdict | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """One count of the climb: the verdict on it, and the peak's low less what a process sees (negative: room)."""
+    """One count of the climb: the verdict on it, and the peak's low less what a process sees
+    (negative: room).
+    """
 
     num_gpus: int
     verdict: Verdict
@@ -67,8 +71,9 @@ class Try:
 class Row:
     """One card's answer, bytes per GPU: what the climb found and against which limits.
 
-    `num_gpus` is the first count whose verdict is fits; the verdict, `found` and `limiting_line` are those of
-    it, or of the largest count tried where it is None. `near_miss` is the count before it.
+    `num_gpus` is the first count whose verdict is fits; the verdict, `found` and `limiting_line`
+    are those of it, or of the largest count tried where it is None. `near_miss` is the count before
+    it.
     `num_gpus_one_line` is None where no count that the card offers fits; `one_line_bytes` is then
     that of the largest count tried.
     """
@@ -97,11 +102,12 @@ def label_limit(gpu: Gpu) -> int:
 
 
 def climb(job: Job, gpu: Gpu, most: int = BEYOND[-1]) -> Row:
-    """The first GPU count of this card, up to `most`, on which `job` fits, by its peak and by the one-line total.
+    """The first GPU count of this card, up to `most`, on which `job` fits, by its peak and by the
+    one-line total.
 
     `single` is tried on one GPU and `ddp` on the run's own count, since neither divides anything;
-    the ZeRO stages and FSDP climb `Gpu.counts`, and by peak those beyond, as far as the degrees of `job` divide
-    them. A card without counts (announced, TPU) has none.
+    the ZeRO stages and FSDP climb `Gpu.counts`, and by peak those beyond, as far as the degrees of
+    `job` divide them. A card without counts (announced, TPU) has none.
 
     >>> from calc.gpus import get
     >>> from calc.models import load
@@ -156,7 +162,8 @@ def climb(job: Job, gpu: Gpu, most: int = BEYOND[-1]) -> Row:
 def _climb_peak(
     job: Job, gpu: Gpu, counts: Iterable[int]
 ) -> tuple[int | None, Estimate | None, Try | None]:
-    """The first count that fits, the estimate there (or of the last count), and the count before."""
+    """The first count that fits, the estimate there (or of the last count), and the count before.
+    """
     found, near_miss = None, None
     if unsupported(job.model) or gpu.visible_bytes is None:
         return None, None, None
@@ -175,7 +182,8 @@ def _climb_peak(
 def largest(job: Job, gpu: Gpu, field: str) -> int:
     """The largest `seq_len` or `micro_batch` with which `job` still fits `gpu`, 0 where none does.
 
-    Read from the envelope of the peak; sequences above a sliding window, or of eager attention, are estimated.
+    Read from the envelope of the peak; sequences above a sliding window, or of eager attention, are
+    estimated.
 
     >>> from calc.gpus import get
     >>> from calc.models import load
@@ -209,9 +217,11 @@ def largest(job: Job, gpu: Gpu, field: str) -> int:
 
 @lru_cache(maxsize=512)
 def peaks(job: Job, field: str) -> tuple[Envelope, int] | None:
-    """The peak in bytes by `seq_len` (of one rank) or `micro_batch`, and the value up to which it holds.
+    """The peak in bytes by `seq_len` (of one rank) or `micro_batch`, and the value up to which it
+    holds.
 
-    None where the operations of a layer are not known. Attention that is quadratic in the sequence holds up to 0.
+    None where the operations of a layer are not known. Attention that is quadratic in the sequence
+    holds up to 0.
     """
     sequence = field == "seq_len"
     most = affine_until(job) if sequence else SIZES[field][1]
@@ -235,7 +245,9 @@ def peaks(job: Job, field: str) -> tuple[Envelope, int] | None:
 
 
 def affine_until(job: Job) -> int:
-    """The longest sequence of one rank up to which no operation is quadratic in it: a sliding window, or any."""
+    """The longest sequence of one rank up to which no operation is quadratic in it: a sliding
+    window, or any.
+    """
     if attention_of(job.model, job.attention) == "eager":
         return 0
     slides = any(block.attention == "sliding" for block in job.model.blocks)
@@ -244,7 +256,8 @@ def affine_until(job: Job) -> int:
 
 
 def fit(job: Job, gpus: Iterable[Gpu] = (), most: int = BEYOND[-1]) -> tuple[Row, ...]:
-    """The climb for each of `gpus`, by default every known GPU that can be bought, up to `most` of them.
+    """The climb for each of `gpus`, by default every known GPU that can be bought, up to `most` of
+    them.
 
     A bare count has no activations and cannot be fitted by the one-line total: `InputError`.
     """

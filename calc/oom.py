@@ -1,7 +1,9 @@
-"""An out-of-memory message → its figures in bytes, and the lines of the ledger that are as large as the request.
+"""An out-of-memory message → its figures in bytes, and the lines of the ledger that are as large as
+the request.
 
-PyTorch prints GiB with two decimals, DeepSpeed prints the same GiB as "GB". What PyTorch says it tried to allocate
-is not the tensor but the segment it asked CUDA for: 2 MiB up to 1 MiB, 20 MiB up to 10 MiB, then multiples of 2 MiB.
+PyTorch prints GiB with two decimals, DeepSpeed prints the same GiB as "GB". What PyTorch says it
+tried to allocate is not the tensor but the segment it asked CUDA for: 2 MiB up to 1 MiB, 20 MiB up
+to 10 MiB, then multiples of 2 MiB.
 """
 
 from __future__ import annotations
@@ -48,10 +50,11 @@ _QUANTITY = r"(\d{1,30}(?:\.\d{1,30})?)\s*(bytes|[KMGT]i?B)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """The figures of one message in bytes, None where it has none; `binary_gb` if it prints GiB as GB.
+    """The figures of one message in bytes, None where it has none; `binary_gb` if it prints GiB as
+    GB.
 
-    `precision` is half of the last printed digit of the request (or, without one, of what is allocated), and
-    `failures` counts the requests in the text, of which the first is read.
+    `precision` is half of the last printed digit of the request (or, without one, of what is
+    allocated), and `failures` counts the requests in the text, of which the first is read.
     """
 
     requested: int | None = None
@@ -67,7 +70,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A line of the ledger, or one tensor of it, about as large as the request; `off_by` is its bytes minus those."""
+    """A line of the ledger, or one tensor of it, about as large as the request; `off_by` is its
+    bytes minus those.
+    """
 
     line: str
     phase: str
@@ -81,9 +86,11 @@ def read(message: str) -> Message:
     """The figures of the first out-of-memory message in a text, in bytes.
 
     Raises `InputError` where the text has no such message. One without figures is read as all None.
-    Source: PyTorch's CUDACachingAllocator, DeepSpeed's `see_memory_usage`; wordings in `oom-wordings.json`.
+    Source: PyTorch's CUDACachingAllocator, DeepSpeed's `see_memory_usage`; wordings in
+    `oom-wordings.json`.
 
-    >>> read("CUDA out of memory. Tried to allocate 1.96 GiB (GPU 0; 79.20 GiB total capacity)").requested
+    >>> read("CUDA out of memory. Tried to allocate 1.96 GiB (GPU 0; 79.20 GiB total
+    capacity)").requested
     2104533975
     """
     flat = " ".join(message.split())
@@ -133,9 +140,11 @@ def segment(num_bytes: int) -> int:
 
 
 def candidates(message: Message, found: Estimate) -> tuple[Candidate, ...]:
-    """The ledger's lines and tensors that are exactly or nearly as large as the request, closest first.
+    """The ledger's lines and tensors that are exactly or nearly as large as the request, closest
+    first.
 
-    Exactly: the same segment within the printed digits. Nearly: within 2 %. Requests up to 20 MiB name nobody.
+    Exactly: the same segment within the printed digits. Nearly: within 2 %. Requests up to 20 MiB
+    name nobody.
     A report without a request is compared with the phases' sums.
     """
     wanted = message.requested or message.allocated or 0
@@ -188,7 +197,9 @@ def requests(found: Estimate) -> Iterator[tuple[str, str, int]]:
 
 
 def _tensors(job: Job, model: Model, step: str) -> Iterator[tuple[str, str, int]]:
-    """Single tensors of one rank's slice of the model: states, whole weights and gradients, activations."""
+    """Single tensors of one rank's slice of the model: states, whole weights and gradients,
+    activations.
+    """
     training = training_of(job, model)
     recipe, optimizer, stack = training.recipe, training.optimizer, job.stack
     for held in stack.handed(training, stack.ranks) if optimizer.states else ():

@@ -1,7 +1,8 @@
-"""Published claims as data → verdicts: which named ledger gives a number, and by how much it is off.
+"""Published claims as data → verdicts: which named ledger gives a number, and by how much it is
+off.
 
-Nothing here is fitted: a claim is compared with the ledgers that its own stated setup allows, and an
-estimate then with every other recipe.
+Nothing here is fitted: a claim is compared with the ledgers that its own stated setup allows, and
+an estimate then with every other recipe.
 """
 
 from __future__ import annotations
@@ -78,16 +79,19 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One published number: what it says in our words, for which setup, as printed, in which real unit.
+    """One published number: what it says in our words, for which setup, as printed, in which real
+    unit.
 
-    `of` names the ledger lines that it adds up: `states`, `total`, lines joined by +, or the `peak` of a run.
-    `minus` and `per` are changes of the setup whose amount is taken off, or divided by; `change` says
-    that a line was itself measured as a difference, `about` that trailing zeros do not count.
+    `of` names the ledger lines that it adds up: `states`, `total`, lines joined by +, or the `peak`
+    of a run.
+    `minus` and `per` are changes of the setup whose amount is taken off, or divided by; `change`
+    says that a line was itself measured as a difference, `about` that trailing zeros do not count.
     `limit` says that the run fits in that much, `budget` is what the largest model fills, in bytes.
-    `siblings` are claims of the same source that one ledger must give as well; `contradicts` is the setup that
-    the source gives elsewhere, or that its other figures confirm, as a change of this one: from both the number
-    must follow. `now` is the ledger that the tool uses today, `missing` the assumption without which the claim
-    cannot be decided, and `repair` a change of the setup that makes it right.
+    `siblings` are claims of the same source that one ledger must give as well; `contradicts` is the
+    setup that the source gives elsewhere, or that its other figures confirm, as a change of this
+    one: from both the number must follow. `now` is the ledger that the tool uses today, `missing`
+    the assumption without which the claim cannot be decided, and `repair` a change of the setup
+    that makes it right.
     Raises `InputError` where a name or a unit is not known.
     """
 
@@ -132,13 +136,17 @@ class Claim:
 
     @property
     def digit(self) -> Fraction:
-        """One unit of the last printed digit that counts: 0.1 for 52.5, 1 for 297, 10 for an estimate of 420."""
+        """One unit of the last printed digit that counts: 0.1 for 52.5, 1 for 297, 10 for an
+        estimate of 420.
+        """
         whole, _, decimals = self.printed.split()[0].replace(",", "").partition(".")
         zeros = len(whole) - len(whole.rstrip("0")) if self.about or self.kind != "measured" else 0
         return Fraction(1, 10 ** len(decimals)) if decimals else Fraction(10**zeros)
 
     def agrees(self, way: Way) -> str:
-        """`exact`, `rounds to` (rounded or truncated as printed; a measurement: inside its band), or nothing."""
+        """`exact`, `rounds to` (rounded or truncated as printed; a measurement: inside its band),
+        or nothing.
+        """
         half, computed = self.digit / 2, way.value
         if computed == self.value:
             return "exact"
@@ -157,7 +165,8 @@ class Claim:
 
 @cache
 def claims() -> Mapping[str, Claim]:
-    """Every claim by id, in the order of `calc/data/claims.json`, where each stands under its source.
+    """Every claim by id, in the order of `calc/data/claims.json`, where each stands under its
+    source.
 
     >>> claims()["text-c-zero2"].value
     Fraction(297, 1)
@@ -191,7 +200,9 @@ class Way:
 
 
 def ways(claim: Claim, *, wide: bool = False) -> Iterator[Way]:
-    """Each named ledger that the claim's setup allows, or with `wide` every recipe, and what it gives."""
+    """Each named ledger that the claim's setup allows, or with `wide` every recipe, and what it
+    gives.
+    """
     setup = claim.setup
     if claim.of == "peak":
         yield from _peak(claim)
@@ -342,10 +353,11 @@ FORMS = (512, 1024, 2048, 4096, 8192, 16384), (0, 2), range(0, 69, 2), range(0, 
 
 @cache
 def text_b_forms() -> tuple[int, int, int]:
-    """How many activation terms were tried on text B, give all its four totals, and also pass 76 GB at sixteen.
+    """How many activation terms were tried on text B, give all its four totals, and also pass 76 GB
+    at sixteen.
 
-    Total: 16 or 10 bytes per parameter, divided, + 1.5 GB + one term of `FORMS`, with nominal and with exact
-    counts of parameters. 76 GB is 95 % of an 80GB card, which its text leaves out.
+    Total: 16 or 10 bytes per parameter, divided, + 1.5 GB + one term of `FORMS`, with nominal and
+    with exact counts of parameters. 76 GB is 95 % of an 80GB card, which its text leaves out.
     """
     asked = [
         claims()[name] for name in ("text-b-8b", "text-b-8b-8bit", "text-b-70b-8", "text-b-70b-16")

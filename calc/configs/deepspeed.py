@@ -111,7 +111,9 @@ def _half(config: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 
 def _batch(config: Mapping[str, Any], world_size: int, notes: list[str]) -> dict[str, int]:
-    """Micro-batch and accumulation; DeepSpeed works out from train_batch_size which of them the file leaves out."""
+    """Micro-batch and accumulation; DeepSpeed works out from train_batch_size which of them the
+    file leaves out.
+    """
     found = {
         _BATCH[key]: whole(key, config[key], 1, 10**6)
         for key in _BATCH

@@ -1,8 +1,10 @@
-"""A run's file from its format's template in `calc/data/configs`: plain text, one line after the other.
+"""A run's file from its format's template in `calc/data/configs`: plain text, one line after the
+other.
 
-A line `@flag,!other|text` is kept where the run has the flag and not the other; `$name` is a value of the run,
-`$field=value` whether the run has that flag, as the file's language writes it.
-A flag is the run's strategy, recipe and the like, a field with its value (`offload=all`), or what `_flags` derives.
+A line `@flag,!other|text` is kept where the run has the flag and not the other; `$name` is a value
+of the run, `$field=value` whether the run has that flag, as the file's language writes it.
+A flag is the run's strategy, recipe and the like, a field with its value (`offload=all`), or what
+`_flags` derives.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ def _template(name: str) -> tuple[str, ...]:
 
 
 def body(job: Job, form: Format, auto: bool) -> str:
-    """The text of the file, without the notes around it; `auto` leaves to Transformers what it fills in."""
+    """The text of the file, without the notes around it; `auto` leaves to Transformers what it
+    fills in.
+    """
     optimizer = (form.optimizers or FORMATS["deepspeed"].optimizers or {}).get(job.optimizer, "")
     if optimizer == "adamw_torch_fused" and job.step == "foreach":
         optimizer = "adamw_torch"
@@ -52,7 +56,8 @@ def body(job: Job, form: Format, auto: bool) -> str:
 
 
 def buckets(model: Model) -> dict[str, int]:
-    """The three sizes, in elements, that Transformers fills in for `auto`: h², 0.9·h² and 10·h of hidden size h.
+    """The three sizes, in elements, that Transformers fills in for `auto`: h², 0.9·h² and 10·h of
+    hidden size h.
 
     >>> from calc.models import load
     >>> buckets(load("llama-3.1-8b"))["reduce_bucket_size"]

@@ -17,8 +17,10 @@ NARROW = 256
 def with_adapters(model: Model, *, rank: int, targets: str | Sequence[str] = ALL_LINEAR) -> Model:
     """`model` frozen, with LoRA matrices of `rank` beside the `targets`, as peft 0.21.2 makes them.
 
-    A target of shape (out, in) gets `lora_A` (rank, in) and `lora_B` (out, rank): rank·(in + out) parameters.
-    `targets` is `all-linear`, every linear layer but `lm_head`, or names of modules such as `q_proj`.
+    A target of shape (out, in) gets `lora_A` (rank, in) and `lora_B` (out, rank): rank·(in + out)
+    parameters.
+    `targets` is `all-linear`, every linear layer but `lm_head`, or names of modules such as
+    `q_proj`.
     `rank` is from 1 to the smallest dimension of the targets that are not narrower than 256.
     Raises `InputError` for a bare count, an unknown target, and a rank that is too large.
     Source: arXiv:2106.09685 section 4.1; peft's `LoraConfig` and its conversion of fused experts.
@@ -78,9 +80,11 @@ def with_adapters(model: Model, *, rank: int, targets: str | Sequence[str] = ALL
 
 
 def _chosen(model: Model, targets: str | Sequence[str], fused: Mapping[str, str]) -> dict[str, int]:
-    """The tensors that get adapters, and how many ranks each: fused gate and up projections get two.
+    """The tensors that get adapters, and how many ranks each: fused gate and up projections get
+    two.
 
-    `fused` are names of projections that peft takes for parameters of the experts, wherever else they occur.
+    `fused` are names of projections that peft takes for parameters of the experts, wherever else
+    they occur.
     """
     linear = [t.name for t in model.tensors if t.kind == "linear"]
     leaves = dict.fromkeys(name.split(".")[-2] for name in linear)

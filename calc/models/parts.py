@@ -1,4 +1,6 @@
-"""What one rank of a model-parallel group holds: its slice of every matrix, its experts, its pipeline stage."""
+"""What one rank of a model-parallel group holds: its slice of every matrix, its experts, its
+pipeline stage.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,15 @@ from calc.units import InputError, ceil_div
 
 
 def part(model: Model, *, tp: int = 1, ep: int = 1, pp: int = 1, stage: int = 0) -> Model:
-    """What one rank holds of `model`: 1/tp of the matrices, 1/ep of the experts, one of `pp` stages of layers.
+    """What one rank holds of `model`: 1/tp of the matrices, 1/ep of the experts, one of `pp` stages
+    of layers.
 
-    Projections into heads and MLP are cut by outputs, those out of them by inputs, embedding and head by vocabulary
-    (rounded up); norms and routers are on every rank. The first stage has the embedding, the last the final norm and
-    the head, and a copy of the embedding where they are tied.
-    Raises `InputError` where a degree does not divide what it cuts, or a layer's parallel form is not known.
+    Projections into heads and MLP are cut by outputs, those out of them by inputs, embedding and
+    head by vocabulary (rounded up); norms and routers are on every rank. The first stage has the
+    embedding, the last the final norm and the head, and a copy of the embedding where they are
+    tied.
+    Raises `InputError` where a degree does not divide what it cuts, or a layer's parallel form is
+    not known.
     Source: Megatron-LM's tensor and pipeline parallelism (arXiv:1909.08053, arXiv:2104.04473).
 
     >>> from calc.models import load
@@ -69,7 +74,8 @@ def part(model: Model, *, tp: int = 1, ep: int = 1, pp: int = 1, stage: int = 0)
 
 
 def stages(model: Model, pp: int) -> tuple[int, ...]:
-    """The pipeline stages unlike every earlier one, by their layers and ends: one of them is the largest.
+    """The pipeline stages unlike every earlier one, by their layers and ends: one of them is the
+    largest.
 
     >>> from calc.models import load
     >>> stages(load("llama-3.3-70b"), 8)
@@ -120,7 +126,9 @@ def _slice(tensor: Tensor, slices: Mapping[str, str], tp: int, ep: int) -> Tenso
 
 
 def _module(name: str) -> tuple[str, str]:
-    """The module of a tensor and the last word of its name; a parameter of a module may be one itself."""
+    """The module of a tensor and the last word of its name; a parameter of a module may be one
+    itself.
+    """
     parent, _, leaf = name.removesuffix(".default.weight").removesuffix("_bias").rpartition(".")
     inside = leaf in ("weight", "bias", "lora_A", "lora_B")
     return parent.rpartition(".")[2] if inside else leaf, leaf

@@ -1,4 +1,5 @@
-"""The calculator page's answer as HTML: verdict, bars against the card, ledger, what would change it.
+"""The calculator page's answer as HTML: verdict, bars against the card, ledger, what would change
+it.
 
 The same strings are made while the site is built and in the reader's browser.
 """
@@ -32,7 +33,9 @@ def calculator(found: Estimate, gpu: Gpu) -> str:
 
 
 def options(job: Job) -> dict[str, str]:
-    """The command line's options that make `run` of its model: GPUs, strategy, and what is not the default."""
+    """The command line's options that make `run` of its model: GPUs, strategy, and what is not the
+    default.
+    """
     usual = Job.of(model=job.model, world_size=job.world_size, strategy=job.strategy)
     differs = {name: value for name, value in job.settings.items() if value != usual.settings[name]}
     chosen = {
@@ -47,7 +50,8 @@ def _written(value: object) -> str:
 
 
 def query(job: Job, gpu: Gpu) -> str:
-    """The address of `run` on `gpu`, what follows the page's own: the command line's words as a query.
+    """The address of `run` on `gpu`, what follows the page's own: the command line's words as a
+    query.
 
     >>> query(Job.of(model=models.load("llama-3.1-8b")), gpus.get("b200-sxm"))
     '?model=llama-3.1-8b&gpus=1&strategy=single&gpu=b200-sxm'
@@ -141,7 +145,9 @@ def _figure(found: Estimate, gpu: Gpu) -> str:
 
 
 def _ledger(found: Estimate) -> str:
-    """Every line in every phase, the exact bytes at the worst instant; under it the one-line formula."""
+    """Every line in every phase, the exact bytes at the worst instant; under it the one-line
+    formula.
+    """
     phases = found.phases or {}
     lines = {line.line: line.kind for phase in phases.values() for line in phase.lines}
     amounts = {
@@ -210,7 +216,9 @@ def _changes(job: Job) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _alternatives(found: Estimate, gpu: Gpu) -> str:
-    """What needs less than `found`, and larger cards: each with its price, its peak and a link that takes it."""
+    """What needs less than `found`, and larger cards: each with its price, its peak and a link that
+    takes it.
+    """
     job, rows = found.job, []
     for title, price, changes in _changes(job):
         try:
@@ -276,7 +284,9 @@ def _code(text: str, name: str) -> str:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, total: bool = False) -> str:
-    """An HTML table of cells that are HTML; a heading with a leading `>` is right-aligned, `total` as in Markdown."""
+    """An HTML table of cells that are HTML; a heading with a leading `>` is right-aligned, `total`
+    as in Markdown.
+    """
     style = [' style="text-align: right"' if column.startswith(">") else "" for column in columns]
     heads = "".join(
         f"<th{s}>{escape(c.removeprefix('>'))}</th>" for c, s in zip(columns, style, strict=True)

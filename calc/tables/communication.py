@@ -1,4 +1,6 @@
-"""Tables and the figure of bytes on the wire: by strategy, by link, and the tokens that hide a link."""
+"""Tables and the figure of bytes on the wire: by strategy, by link, and the tokens that hide a
+link.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def _ways(model: Model, world_size: int) -> dict[str, Job]:
 
 
 def volume_table(model: Model, world_size: int, micro_steps: int = 8) -> str:
-    """What each strategy sends per GPU in an optimizer step of one and of several micro-steps, beside DDP."""
+    """What each strategy sends per GPU in an optimizer step of one and of several micro-steps,
+    beside DDP.
+    """
     rows, first = [], 0
     for title, job in _ways(model, world_size).items():
         one, many = (
@@ -57,7 +61,9 @@ def volume_table(model: Model, world_size: int, micro_steps: int = 8) -> str:
 
 
 def volume_bars(model: Model, world_size: int, title: str) -> str:
-    """What each strategy sends per GPU in a step of one micro-step, as bars of weights and gradients."""
+    """What each strategy sends per GPU in a step of one micro-step, as bars of weights and
+    gradients.
+    """
     rows: dict[str, dict[str, int]] = {}
     for name, job in _ways(model, world_size).items():
         parts = dict.fromkeys(("gradients", "weights"), 0)
@@ -88,7 +94,9 @@ def parts_table(job: Job) -> str:
 
 
 def waits_table(job: Job, gpu: Gpu, mfu_percent: int) -> str:
-    """Every link of a run: what crosses it, for how long at least, and how much of the step is left for computing."""
+    """Every link of a run: what crosses it, for how long at least, and how much of the step is left
+    for computing.
+    """
     rows = [
         [
             wait.title,
@@ -112,7 +120,9 @@ def waits_table(job: Job, gpu: Gpu, mfu_percent: int) -> str:
 
 
 def break_even_bars(job: Job, gpu: Gpu, mfu_percent: int, title: str) -> str:
-    """Tokens per GPU and micro-step that hide each link, as bars on a logarithmic scale with the run's own drawn in."""
+    """Tokens per GPU and micro-step that hide each link, as bars on a logarithmic scale with the
+    run's own drawn in.
+    """
     found = sorted(
         waits(job, collectives(job), gpu, mfu_percent=mfu_percent),
         key=lambda w: w.break_even_tokens,
@@ -164,7 +174,9 @@ def stages_table(models: Iterable[Model], gpu: Gpu, world_size: int) -> str:
 
 
 def lora_table(model: Model, gpu: Gpu, world_size: int) -> str:
-    """The peak of LoRA of rank 16 by strategy and dtype of the frozen base, with its verdict on a card."""
+    """The peak of LoRA of rank 16 by strategy and dtype of the frozen base, with its verdict on a
+    card.
+    """
     rows = []
     for title, base in (("LoRA, bf16 base", "bf16"), ("QLoRA, NF4 base", "nf4")):
         jobs = [

@@ -1,4 +1,6 @@
-"""Published config files and their runs, the names of sharding in each library, and what a key costs."""
+"""Published config files and their runs, the names of sharding in each library, and what a key
+costs.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def files() -> dict[str, configs.File]:
 
 
 def tabs(name: str) -> str:
-    """A tab for each framework: the published file of that run, or why the framework has no words for it."""
+    """A tab for each framework: the published file of that run, or why the framework has no words
+    for it.
+    """
     (_, job, order), published = jobs()[name], files()
     shown = {
         key: [

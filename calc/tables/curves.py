@@ -28,7 +28,9 @@ _HEIGHT, _TOP = 220, 44
 
 
 def curve_figure(job: Job, gpu: Gpu, title: str) -> str:
-    """The curve of one step against one card, with the peak and its instant named, and a text alternative."""
+    """The curve of one step against one card, with the peak and its instant named, and a text
+    alternative.
+    """
     return _figure(job, gpu, title, _most([job], gpu))
 
 

@@ -22,10 +22,12 @@ def bars(
     notes: Mapping[str, str] | None = None,
     whole: Mapping[str, int] | None = None,
 ) -> str:
-    """A stacked-bar figure as inline SVG with its legend: one bar per row, the card's limit drawn through each.
+    """A stacked-bar figure as inline SVG with its legend: one bar per row, the card's limit drawn
+    through each.
 
     Widths are per cent of the frame and text keeps its size, so that it is readable on a phone;
-    colours are CSS variables of the scheme. Bytes in, GB in the labels; no limit is drawn where it is 0.
+    colours are CSS variables of the scheme. Bytes in, GB in the labels; no limit is drawn where it
+    is 0.
     `notes` says something after a row's size, `whole` underlines the first bytes of a bar.
     """
     widest = max(limit, *(sum(parts.values()) for parts in rows.values()))

@@ -70,7 +70,9 @@ def strategy_title(job: Job) -> str:
 
 
 def adam_table(chosen: Iterable[Model]) -> str:
-    """AdamW, 8-bit Adam with and without a master copy: state, states and one-line total on one GPU."""
+    """AdamW, 8-bit Adam with and without a master copy: state, states and one-line total on one
+    GPU.
+    """
     ways = {"AdamW": ("zero", "adamw"), "8-bit Adam": ("zero", "adamw8bit")}
     ways["8-bit Adam, no master copy"] = ("pure-bf16", "adamw8bit")
     rows = []
@@ -96,7 +98,9 @@ def optimizer_bytes(model: Model) -> str:
 
 
 def climb_table(job: Job) -> str:
-    """For every card the first count that passes text B's rule, and the first whose peak fits what a process sees."""
+    """For every card the first count that passes text B's rule, and the first whose peak fits what
+    a process sees.
+    """
     rows = []
     for row in fit(job):
         peak = row.found.peak if row.found else None
@@ -123,7 +127,9 @@ def climb_table(job: Job) -> str:
 
 
 def counts_matrix(jobs: Iterable[Job], cards: Iterable[gpus.Gpu]) -> str:
-    """For each run and card the first count of GPUs whose verdict is fits, with its nodes where one is not enough."""
+    """For each run and card the first count of GPUs whose verdict is fits, with its nodes where one
+    is not enough.
+    """
     cards, rows = tuple(cards), []
     for job in jobs:
         cells = []
@@ -149,7 +155,9 @@ def counts_matrix(jobs: Iterable[Job], cards: Iterable[gpus.Gpu]) -> str:
 
 
 def state_bars(jobs: Iterable[Job], gpu: gpus.Gpu, title: str) -> str:
-    """The states of several runs as stacked bars against one card, what each keeps whole underlined."""
+    """The states of several runs as stacked bars against one card, what each keeps whole
+    underlined.
+    """
     rows, whole, limit = {}, {}, gpu.visible_bytes or gpu.label_bytes
     for job in jobs:
         kept = estimate(job).states

@@ -1,4 +1,6 @@
-"""Tables and figures of the peak: one run's phases, several runs against a card, a grid of batch sizes, levers."""
+"""Tables and figures of the peak: one run's phases, several runs against a card, a grid of batch
+sizes, levers.
+"""
 
 from __future__ import annotations
 
@@ -163,7 +165,9 @@ def levers(base: Job, changes: Mapping[str, Job]) -> str:
 
 
 def lever_table(base: Job) -> str:
-    """The levers of *Reduce training memory*, each pulled alone on one FSDP2 run without checkpointing."""
+    """The levers of *Reduce training memory*, each pulled alone on one FSDP2 run without
+    checkpointing.
+    """
     changes: dict[str, dict[str, Any]] = {
         "full checkpointing": {"checkpointing": "full"},
         "checkpoint every second layer": {"checkpointing": "selective"},
@@ -198,7 +202,9 @@ def formula_against_peak(job: Job) -> str:
 
 
 def count_bars(jobs: Iterable[Job], gpu: Gpu, title: str) -> str:
-    """The worst instant of the same run on more and more GPUs against one card: what does not shrink stands first."""
+    """The worst instant of the same run on more and more GPUs against one card: what does not
+    shrink stands first.
+    """
     rows, notes = {}, {}
     for job in jobs:
         found = estimate(job)
@@ -239,7 +245,9 @@ def _figure(
 
 
 def _stack(phase: Phase, order: Iterable[str]) -> dict[str, int]:
-    """A phase by series: the states, what belongs to activations, and what is gathered or on its way."""
+    """A phase by series: the states, what belongs to activations, and what is gathered or on its
+    way.
+    """
     parts = dict.fromkeys(order, 0)
     for line in phase.lines:
         series = (
@@ -254,7 +262,9 @@ def _stack(phase: Phase, order: Iterable[str]) -> dict[str, int]:
 
 
 def layer_table(model: Model) -> str:
-    """The operations of one layer and what each keeps for its backward, in bytes per token (bf16, SDPA)."""
+    """The operations of one layer and what each keeps for its backward, in bytes per token (bf16,
+    SDPA).
+    """
     ops = operations(model, model.largest_block)
     hidden = int(str(model.config["hidden_size"]))
     rows = [[op.name, number(op.saved), per_param(op.saved, hidden)] for op in ops if op.saved]

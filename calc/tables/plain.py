@@ -95,7 +95,9 @@ def _plain_estimate(answer: Mapping[str, Any]) -> str:
 
 
 def _curve(moments: Sequence[Mapping[str, Any]]) -> str:
-    """The moments that no neighbour passes, a line each: when, how much, and the largest line of it."""
+    """The moments that no neighbour passes, a line each: when, how much, and the largest line of
+    it.
+    """
     sizes = [0, *(moment["bytes"] for moment in moments), 0]
     rows = []
     for at, moment in enumerate(moments, 1):
