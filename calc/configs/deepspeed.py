@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 from calc.configs.formats import keys, known
@@ -31,9 +32,8 @@ def _known(found: Any, section: str = "") -> Mapping[str, Any]:
     config, uncounted = known("DeepSpeed", found, section), records("config-uncounted")[0]["keys"]
     for key, value in config.items():
         if key in uncounted and (value is True or value not in (False, None, 1, {})):
-            raise InputError(
-                f"{section}{'.' * bool(section)}{key} changes what DeepSpeed keeps; it is not counted"
-            )
+            name = f"{section}.{key}" if section else key
+            raise InputError(f"{name} changes what DeepSpeed keeps; it is not counted")
     return config
 
 
@@ -51,20 +51,14 @@ def read(
     zero = _known(config.get("zero_optimization", {}), "zero_optimization")
     stage = whole("zero_optimization.stage", zero.get("stage", 0), 0, 3)
     half, notes = _half(config)
-    notes += ["fp16 counts like bf16: two bytes, and an fp32 master copy"] * (half == "fp16")
-    says: dict[str, Any] = {
-        "strategy": f"zero{stage}" if stage else "ddp" if world_size > 1 else "single"
-    }
-    once = {
-        new: {"device": "cpu"}
-        for old, new in _OFFLOAD_ONCE.items()
-        if _flag(old, zero.get(old, False))
-    }
-    zero = {
-        **{f"stage3_{key}": value for key, value in zero.items()},
-        **once,
-        **zero,
-    }  # DeepSpeed takes both names
+    if half == "fp16":
+        notes.append("fp16 counts like bf16: two bytes, and an fp32 master copy")
+    whole_ranks = "ddp" if world_size > 1 else "single"
+    says: dict[str, Any] = {"strategy": f"zero{stage}" if stage else whole_ranks}
+    moved = [new for old, new in _OFFLOAD_ONCE.items() if _flag(old, zero.get(old, False))]
+    once = {name: {"device": "cpu"} for name in moved}
+    # DeepSpeed takes both names.
+    zero = {**{f"stage3_{key}": value for key, value in zero.items()}, **once, **zero}
     says |= {"recipe": "zero", "offload": _offload(zero, stage)} | _batch(config, world_size, notes)
     if optimizer := config.get("optimizer", {}):
         kind = str(optimizer.get("type")) if isinstance(optimizer, Mapping) else str(optimizer)
@@ -77,9 +71,8 @@ def read(
     if stage:
         if (overlap := zero.get("overlap_comm")) is None:
             notes.append(f"overlap_comm {str(stage == 3).lower()}: DeepSpeed default")
-        says["overlap_comm"] = (
-            stage == 3 if overlap is None else _flag("zero_optimization.overlap_comm", overlap)
-        )
+            overlap = stage == 3
+        says["overlap_comm"] = _flag("zero_optimization.overlap_comm", overlap)
         says |= _sizes(zero, model, _SIZES if stage == 3 else _SIZES[:1], notes)
     return says, notes
 
@@ -129,9 +122,8 @@ def _batch(config: Mapping[str, Any], world_size: int, notes: list[str]) -> dict
         known = found.get("micro_batch") or found.get("accumulation") or 1
         found |= {_BATCH[absent[0]]: max(1, total // known // world_size)}
         notes += [f"{key} {found[_BATCH[key]]:,}: from train_batch_size" for key in absent]
-    if len(found) == 2 and total != (
-        product := found["micro_batch"] * found["accumulation"] * world_size
-    ):
+    product = prod(found.values()) * world_size
+    if len(found) == 2 and total != product:
         raise InputError(
             f"train_batch_size {total:,} is not micro-batch × accumulation × GPUs, {product:,}"
         )
@@ -143,11 +135,9 @@ def _offload(zero: Mapping[str, Any], stage: int) -> str:
     if stage == 3:
         meant |= {("cpu", "cpu"): "all", ("nvme", "nvme"): "nvme"}
     for name in ("offload_optimizer", "offload_param"):
-        device = (
-            _known(zero[name], f"zero_optimization.{name}").get("device", "")
-            if zero.get(name)
-            else "none"
-        )
+        device = "none"
+        if zero.get(name):
+            device = _known(zero[name], f"zero_optimization.{name}").get("device", "")
         if device not in ("none", "cpu", "nvme"):
             why = f"device {str(device)[:20]!r}, which is not counted" if device else "no device"
             raise InputError(f"zero_optimization.{name} has {why}; allowed: cpu, nvme, none")
@@ -168,9 +158,8 @@ def _sizes(
     for key in names:
         value = zero.get(key, defaults[key])
         value = buckets(model).get(key, 0) if value == "auto" else value
-        value = (
-            int(value) if isinstance(value, float) and value.is_integer() else value
-        )  # 5e8 is one
+        if isinstance(value, float) and value.is_integer():  # 5e8 is one
+            value = int(value)
         found[key] = whole(f"zero_optimization.{key}", value, 0, 10**12)
         if key not in zero or zero[key] == "auto":
             notes.append(f"{key} {found[key]:,}: {'auto' if key in zero else 'DeepSpeed default'}")

@@ -43,11 +43,9 @@ class Format:
         """The recipes that this file can say for the run's strategy, with or without adapters."""
         # `zero` and `deepspeed` are what DeepSpeed holds; on one GPU or under DDP no library does.
         zero = job.strategy.startswith("zero")
-        names = (
-            (self.lora_recipes if job.lora_rank else self.recipes)
-            if job.strategy in self.strategies
-            else ()
-        )
+        if job.strategy not in self.strategies:
+            return ()
+        names = self.lora_recipes if job.lora_rank else self.recipes
         held = (name for name in names if job.strategy in get_recipe(name).strategies)
         return tuple(name for name in held if zero == (name in ("zero", "deepspeed")))
 
@@ -78,11 +76,12 @@ class File:
         library decides.
         """
         job, form = self.job, self.format
-        lora = f"LoRA of rank {job.lora_rank} on {job.lora_targets}; the base is frozen in {job.base_dtype}."
+        lora = f"LoRA of rank {job.lora_rank} on {job.lora_targets}"
+        cards = "GPUs" if job.world_size > 1 else "GPU"
         return (
-            f"{job.model.name} on {job.world_size:,} GPU{'s' * (job.world_size > 1)}:",
+            f"{job.model.name} on {job.world_size:,} {cards}:",
             f"strategy {job.strategy}, recipe {job.recipe}, optimizer {job.optimizer}.",
-            *([lora] if job.lora_rank else []),
+            *([f"{lora}; the base is frozen in {job.base_dtype}."] if job.lora_rank else []),
             f"Accepted by {form.library} {version(form.library)}.",
             f"{form.change.replace('`', '')}.",
             *self.notes,
@@ -91,18 +90,16 @@ class File:
     @property
     def foot(self) -> tuple[str, ...]:
         """What the run costs per GPU, computed."""
-        found, batch = estimate(self.job), f"{self.job.micro_batch:,} × {self.job.seq_len:,} tokens"
+        job, found = self.job, estimate(self.job)
+        batch = f"{job.micro_batch:,} × {job.seq_len:,} tokens"
         parts = [(field.name, getattr(found.states, field.name)) for field in fields(found.states)]
-        told = (
-            ", ".join(f"{line} {text(amount, 'GB', 2)}" for line, amount in parts if amount)
-            or "all is offloaded"
-        )
+        told = ", ".join(f"{line} {text(amount, 'GB', 2)}" for line, amount in parts if amount)
         kept = f"Keeps {found.states.total:,} bytes per GPU, {text(found.states.total, 'GB', 2)}:"
-        peak = (
-            found.peak
-            and f"Peaks at {text(found.peak.bytes, 'GB', 2)} in {found.peak.phase}, {batch} at a time."
-        )
-        return (kept, f"{told}.", *([peak] if peak else []))
+        lines = (kept, f"{told or 'all is offloaded'}.")
+        if not found.peak:
+            return lines
+        peak = f"{text(found.peak.bytes, 'GB', 2)} in {found.peak.phase}"
+        return (*lines, f"Peaks at {peak}, {batch} at a time.")
 
     @property
     def text(self) -> str:
@@ -110,9 +107,8 @@ class File:
         if self.language == "json":
             return self.body
         head, foot = ("".join(f"# {line}\n" for line in lines) for lines in (self.head, self.foot))
-        gap = (
-            "\n\n" if self.language == "python" else "\n"
-        )  # as formatters want it after a function
+        # As formatters want it after a function.
+        gap = "\n\n" if self.language == "python" else "\n"
         return f"{head}\n{self.body}{gap}{foot}"
 
 
@@ -139,8 +135,9 @@ def known(title: str, found: Any, section: str = "") -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         words = {"DeepSpeed": "JSON object", "Accelerate": "mapping"}
         raise InputError(f"{section} must be a {words[title]}, not {type(found).__name__}")
+    field = f"{title} key in {section}" if section else f"{title} key"
     for key in found:
-        named(f"{title} key{' in ' * bool(section)}{section}", key, keys(title.lower(), section))
+        named(field, key, keys(title.lower(), section))
     return found
 
 
@@ -188,22 +185,17 @@ def fitted(job: Job, form: Format) -> tuple[Job, tuple[str, ...]]:
         pair for scope in scopes for pair in form.choices.get(scope, {}).items()
     ):
         if settings[field] not in allowed:
-            raise InputError(
-                f"{form.title} files have {field} {' or '.join(allowed)} here, not {settings[field]}"
-            )
-    fixed = {
-        field: value for scope in scopes for field, value in form.always.get(scope, {}).items()
-    }
+            told = f"{field} {' or '.join(allowed)}"
+            raise InputError(f"{form.title} files have {told} here, not {settings[field]}")
+    fixed = dict(pair for scope in scopes for pair in form.always.get(scope, {}).items())
     changed = {
         field: value
         for field, value in fixed.items()
         if settings[field] != value and job.has(field)
     }
-    notes = tuple(
-        f"{form.title} always takes {field} {value}; it is counted so."
-        for field, value in changed.items()
-    )
-    return job.but(**changed), notes
+    told = f"{form.title} always takes"
+    notes = (f"{told} {field} {value}; it is counted so." for field, value in changed.items())
+    return job.but(**changed), tuple(notes)
 
 
 def _missing(job: Job, form: Format) -> str:
@@ -211,9 +203,9 @@ def _missing(job: Job, form: Format) -> str:
     if job.strategy not in form.strategies:
         near = form.instead[job.strategy]
         recipe = next(name for name in RECIPES if near in RECIPES[name].strategies)
-        return (
-            f"strategy {job.strategy!r}; its equivalent there: --strategy {near} --recipe {recipe}"
-        )
+        equivalent = f"--strategy {near} --recipe {recipe}"
+        return f"strategy {job.strategy!r}; its equivalent there: {equivalent}"
     if not (form.lora_recipes if job.lora_rank else form.recipes):
         return "adapters" if job.lora_rank else "a run without adapters; those take --lora-rank"
-    return f"recipe {job.recipe!r} under strategy {job.strategy!r}; there it has: {', '.join(form.recipes_for(job))}"
+    held = ", ".join(form.recipes_for(job))
+    return f"recipe {job.recipe!r} under strategy {job.strategy!r}; there it has: {held}"

@@ -102,13 +102,15 @@ def _verdict(found: Estimate, gpu: Gpu) -> str:
     if found.peak:
         peak = found.peak
         out.append(
-            f"<p>PyTorch allocates {size(peak.bytes)} per GPU at the peak, in {escape(peak.phase)}. "
-            f"With CUDA's context, NCCL and fragmentation the process needs {size(peak.low)} to {size(peak.high)}. "
+            f"<p>PyTorch allocates {size(peak.bytes)} per GPU at the peak, "
+            f"in {escape(peak.phase)}. With CUDA's context, NCCL and fragmentation "
+            f"the process needs {size(peak.low)} to {size(peak.high)}. "
             f"The card {sees}: {_room(limit - peak.high, limit - peak.low)}.</p>"
         )
     else:
         out.append(
-            f"<p>Weights, gradients and optimizer keep {size(found.states.total)} per GPU; the card {sees}. "
+            f"<p>Weights, gradients and optimizer keep {size(found.states.total)} per GPU; "
+            f"the card {sees}. "
             "What comes on top at the peak is not known for this run.</p>"
         )
     return f'<div class="calc-verdict" role="status">{"".join(out)}</div>'
@@ -135,10 +137,11 @@ def _figure(found: Estimate, gpu: Gpu) -> str:
         parts = dict.fromkeys(_SERIES, 0)
         for line in phase.lines:
             parts[_series(line)] += line.bytes
-        worst = found.peak and name == found.peak.phase
-        if found.peak and worst:
+        title = name.capitalize()
+        if found.peak and name == found.peak.phase:
             parts["allowance"] += found.peak.high - found.peak.bytes
-        rows[name.capitalize() + ", allowance included" * bool(worst)] = parts
+            title += ", allowance included"
+        rows[title] = parts
     rows = rows or {"Kept between steps": {line: getattr(found.states, line) for line in LINES}}
     told = "; ".join(f"{name}: {size(sum(parts.values()))}" for name, parts in rows.items())
     return bars(rows, _limit(gpu), short(gpu.name), "Memory of one GPU by phase", f"{told}.")
@@ -256,7 +259,8 @@ def _files(job: Job) -> str:
         except InputError:  # this library has no words for the run
             continue
     folded = "".join(
-        f'<details data-name="{file.format.format}"><summary>{escape(file.format.title)}: {escape(file.name)}</summary>'
+        f'<details data-name="{file.format.format}">'
+        f"<summary>{escape(file.format.title)}: {escape(file.name)}</summary>"
         f"{_code(file.text, file.format.format)}</details>"
         for file in files
     )
@@ -273,14 +277,13 @@ def _foot(found: Estimate, gpu: Gpu) -> str:
         *(f"--{name} {value}" for name, value in given.items()),
     ]
     told = "".join(f"<li>{escape(line)}</li>" for line in found.assumptions)
-    return (
-        f"<h3>The same on the command line</h3>{_code('python -m calc estimate ' + ' '.join(words), 'command')}"
-        f"<h3>Assumed</h3><ul>{told}</ul>"
-    )
+    command = _code("python -m calc estimate " + " ".join(words), "command")
+    return f"<h3>The same on the command line</h3>{command}<h3>Assumed</h3><ul>{told}</ul>"
 
 
 def _code(text: str, name: str) -> str:
-    return f'<pre class="calc-code" id="calc-code-{name}"><code tabindex="0">{escape(text)}</code></pre>'
+    code = f'<code tabindex="0">{escape(text)}</code>'
+    return f'<pre class="calc-code" id="calc-code-{name}">{code}</pre>'
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, total: bool = False) -> str:

@@ -153,7 +153,8 @@ def break_even_bars(job: Job, gpu: Gpu, mfu_percent: int, title: str) -> str:
             f'<text class="fig-label" x="0" y="{top + 15}">{escape(wait.title)} · '
             f'{number(wait.break_even_tokens)} tokens</text><rect class="fig-bar series-{series}" '
             f'x="0" y="{top + 21}" width="{at(wait.break_even_tokens)}" height="18"/>'
-            f'<line class="fig-limit" x1="{at(tokens)}" x2="{at(tokens)}" y1="{top + 18}" y2="{top + 42}"/>'
+            f'<line class="fig-limit" x1="{at(tokens)}" x2="{at(tokens)}" '
+            f'y1="{top + 18}" y2="{top + 42}"/>'
         )
     out.append(
         f'<text class="fig-limit-label" x="{at(tokens)}" y="{height - 6}" dx="4">'

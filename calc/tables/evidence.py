@@ -65,11 +65,16 @@ def _row(found: Judgement) -> list[str]:
         claim.printed + _meaning(claim),
         _coloured(found.verdict),
         f"{_written(way.value, claim.unit, claim.digit)}" if way else "–",
-        "–"
-        if found.off is None or not found.off
-        else f"{'+' if found.off > 0 else ''}{decimal(100 * found.off, 1)} %",
+        _off(found.off),
         _said(found),
     ]
+
+
+def _off(off: Fraction | None) -> str:
+    if not off:
+        return "–"
+    percent = f"{decimal(100 * off, 1)} %"
+    return f"+{percent}" if off > 0 else percent
 
 
 def readings(*, inside: bool) -> tuple[Judgement, ...]:
@@ -101,7 +106,8 @@ def readings_table(*, inside: bool) -> str:
 def readings_count() -> str:
     """In one sentence: how many of the readings lie inside the band."""
     found, others = len(readings(inside=True)), len(readings(inside=False))
-    return f"Of {found + others} such readings {found} lie inside the band; what the others lack stands with each."
+    inside = f"Of {found + others} such readings {found} lie inside the band"
+    return f"{inside}; what the others lack stands with each."
 
 
 def _meaning(claim: Claim) -> str:
@@ -123,32 +129,29 @@ def _said(found: Judgement) -> str:
     claim = found.claim
     names = list(dict.fromkeys(_name(way, claim.setup.get("model")) for way in found.ways))
     if found.verdict == "inconsistent":
-        own = (
-            f"its other numbers count {_name(found.way)}"
-            if found.way
-            else "it gives two numbers for the same"
-        )
-        own = (
-            f"contradicts its own source; against {_name(found.way)}"
-            if found.way and claim.contradicts
-            else own
-        )
-        text = own + (f"; {', '.join(names)} would give this one" if names else "")
+        text = _contradiction(found)
+        text += f"; {', '.join(names)} would give this one" if names else ""
     elif found.verdict == "stale":
-        was = ", ".join(
-            f"{name} under {way.strategy}" for way, name in zip(found.ways, names, strict=False)
-        )
+        pairs = zip(found.ways, names, strict=False)
+        was = ", ".join(f"{name} under {way.strategy}" for way, name in pairs)
         text = f"printed when it counted {was}"
     else:
-        text = ", ".join(names) or (
-            f"against {_name(found.way)}" if found.way else "no ledger gives it"
-        )
+        against = f"against {_name(found.way)}" if found.way else "no ledger gives it"
+        text = ", ".join(names) or against
     remarks = [f"Missing: {claim.missing}."] if found.verdict == "not decidable" else []
     if found.repaired and claim.repair:
         told = ", ".join(f"{key} {value}" for key, value in claim.repair.items())
         remarks.append(f"Right for {told}.")
     small = " ".join([*remarks, claim.note]).strip()
     return text + (f"<br><small>{small}</small>" if small else "")
+
+
+def _contradiction(found: Judgement) -> str:
+    if not found.way:
+        return "it gives two numbers for the same"
+    if found.claim.contradicts:
+        return f"contradicts its own source; against {_name(found.way)}"
+    return f"its other numbers count {_name(found.way)}"
 
 
 def _name(way: Way, models: object = "") -> str:
@@ -217,7 +220,8 @@ def calculators_table() -> str:
     rows = []
     for title, facts, parts in _calculators():
         sums, total = _sums(parts), sum(parts.values())
-        states = f"{size(sums['States'])}<br><small>{decimal(Fraction(sums['States'] * 8, _PARAMS), 0)} B × P</small>"
+        per_param = decimal(Fraction(sums["States"] * 8, _PARAMS), 0)
+        states = f"{size(sums['States'])}<br><small>{per_param} B × P</small>"
         rest = [
             size(amount) if amount else "–" for name, amount in sums.items() if name != "States"
         ]
@@ -275,7 +279,8 @@ def spread() -> str:
     """In one sentence: how many calculators, and from where to where they go."""
     totals = sorted(sum(parts.values()) for _, _, parts in _calculators())
     ends = f"from {size(totals[0])} to {size(totals[-1])} per GPU"
-    return f"**The same run, Llama 3.3 70B with AdamW on eight GPUs, takes {ends} by {len(totals)} calculators.**"
+    run = "The same run, Llama 3.3 70B with AdamW on eight GPUs"
+    return f"**{run}, takes {ends} by {len(totals)} calculators.**"
 
 
 def text_b_room() -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from calc import gpus
 from calc.estimate import Estimate, estimate
-from calc.fit import fit
+from calc.fit import Row, fit
 from calc.job import Job
 from calc.models import Model
 from calc.optimizers import OPTIMIZERS
@@ -104,14 +104,11 @@ def climb_table(job: Job) -> str:
     rows = []
     for row in fit(job):
         peak = row.found.peak if row.found else None
-        near = (
-            row.near_miss.num_gpus
-            if row.num_gpus and row.near_miss and row.near_miss.verdict == "tight"
-            else None
-        )
         ruled = f"**{row.num_gpus_one_line}**" if row.num_gpus_one_line else "none"
-        fitting = f"**{row.num_gpus}**" if row.num_gpus else "none" if peak else "not known"
-        fitting += f" (tight: {near})" if near else ""
+        fitting = "none" if peak else "not known"
+        if row.num_gpus:
+            fitting, near = f"**{row.num_gpus}**", row.near_miss
+            fitting += f" (tight: {near.num_gpus})" if near and near.verdict == "tight" else ""
         sizes = (size(row.one_line_bytes), size(row.label_limit_bytes))
         rest = (fitting, size(peak.bytes if peak else None), size(row.gpu.visible_bytes))
         rows.append([short(row.gpu.name), ruled, *sizes, *rest])
@@ -132,26 +129,19 @@ def counts_matrix(jobs: Iterable[Job], cards: Iterable[gpus.Gpu]) -> str:
     """
     cards, rows = tuple(cards), []
     for job in jobs:
-        cells = []
-        for row in fit(job, cards):
-            nodes = ceil_div(row.num_gpus or 0, row.gpu.node_gpus or 1)
-            shade = (
-                "none"
-                if not row.num_gpus
-                else "one"
-                if row.num_gpus == 1
-                else "node"
-                if nodes == 1
-                else "nodes"
-            )
-            said = (
-                "none"
-                if not row.num_gpus
-                else f"{row.num_gpus:,}" + f"<br>{nodes} nodes" * (nodes > 1)
-            )
-            cells.append(f'<span class="count-{shade}">{said}</span>')
+        cells = map(_count, fit(job, cards))
         rows.append([job.model.name.rpartition("/")[2].removesuffix("-Instruct"), *cells])
     return markdown(["Model", *(f">{short(gpu.name)}" for gpu in cards)], rows)
+
+
+def _count(row: Row) -> str:
+    """The first count whose verdict is fits, coloured by how much of a node it is."""
+    if not row.num_gpus:
+        return '<span class="count-none">none</span>'
+    nodes, said = ceil_div(row.num_gpus, row.gpu.node_gpus or 1), f"{row.num_gpus:,}"
+    if nodes > 1:
+        return f'<span class="count-nodes">{said}<br>{nodes} nodes</span>'
+    return f'<span class="count-{"one" if row.num_gpus == 1 else "node"}">{said}</span>'
 
 
 def state_bars(jobs: Iterable[Job], gpu: gpus.Gpu, title: str) -> str:

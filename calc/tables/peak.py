@@ -245,19 +245,11 @@ def _figure(
 
 
 def _stack(phase: Phase, order: Iterable[str]) -> dict[str, int]:
-    """A phase by series: the states, what belongs to activations, and what is gathered or on its
-    way.
-    """
+    """A phase by series: states, what belongs to activations, what is gathered or on its way."""
     parts = dict.fromkeys(order, 0)
     for line in phase.lines:
-        series = (
-            line.line
-            if line.line in STATES
-            else "activations"
-            if line.line in WORK
-            else "transient"
-        )
-        parts[series] += line.bytes
+        series = "activations" if line.line in WORK else "transient"
+        parts[line.line if line.line in STATES else series] += line.bytes
     return parts
 
 
