@@ -1,8 +1,10 @@
 """Bytes on the wire per optimizer step, and how long a link needs for them at least.
 
-Every strategy is a few collectives, each over a group of ranks and repeated once per micro-step or once per step.
-Per GPU: an all-gather or a reduce-scatter of B bytes over N ranks sends B·(N−1)/N and receives as much;
-an all-reduce is both, one after the other. No algorithm without arithmetic in the switch sends less.
+Every strategy is a few collectives, each over a group of ranks and repeated once per micro-step or
+once per step.
+Per GPU: an all-gather or a reduce-scatter of B bytes over N ranks sends B·(N−1)/N and receives as
+much; an all-reduce is both, one after the other. No algorithm without arithmetic in the switch
+sends less.
 """
 
 from __future__ import annotations
@@ -22,12 +24,15 @@ from calc.units import InputError, records, whole
 def collectives(job: Job) -> tuple[Collective, ...]:
     """The collectives of one optimizer step of `job`, in the order of the step.
 
-    Which they are stands in each stack's own file. DDP all-reduces gradients once per step. ZeRO-1 scatters them once
-    and gathers the new weights, ZeRO-2 scatters them after every micro-step; torch's own ZeRO-1 all-reduces, and each
-    rank broadcasts the tensors it updated. ZeRO-3 and FSDP gather the weights in every forward and backward pass and
-    scatter the gradients of every micro-step, but with `no_sync` once; FSDP keeps its root gathered, and without
-    `reshard_after_forward` everything. HSDP does so inside a group, and all-reduces gradient shards between groups.
-    Raises `InputError` for tensor, pipeline, context and expert parallelism, whose traffic is not counted.
+    Which they are stands in each stack's own file. DDP all-reduces gradients once per step. ZeRO-1
+    scatters them once and gathers the new weights, ZeRO-2 scatters them after every micro-step;
+    torch's own ZeRO-1 all-reduces, and each rank broadcasts the tensors it updated. ZeRO-3 and FSDP
+    gather the weights in every forward and backward pass and scatter the gradients of every
+    micro-step, but with `no_sync` once; FSDP keeps its root gathered, and without
+    `reshard_after_forward` everything. HSDP does so inside a group, and all-reduces gradient shards
+    between groups.
+    Raises `InputError` for tensor, pipeline, context and expert parallelism, whose traffic is not
+    counted.
     Source: zero-paper section 7; the documentation of DeepSpeed, DDP and `fully_shard`.
 
     >>> from calc.models import load
@@ -44,10 +49,11 @@ def collectives(job: Job) -> tuple[Collective, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """One link in an optimizer step: what crosses it at least, for how long, and the computing meanwhile.
+    """One link in an optimizer step: what crosses it at least, for how long, and the computing
+    meanwhile.
 
-    `seconds` and `compute_seconds` are exact quotients. From `break_even_tokens` per GPU and micro-step on,
-    computing takes at least as long as the link.
+    `seconds` and `compute_seconds` are exact quotients. From `break_even_tokens` per GPU and
+    micro-step on, computing takes at least as long as the link.
     """
 
     link: str
@@ -84,11 +90,12 @@ def node_gpus(gpu: Gpu) -> int:
 
 
 def flops_per_token(job: Job) -> int:
-    """Floating-point operations of a training step for one token: 6 per parameter, 8 with recomputation.
+    """Floating-point operations of a training step for one token: 6 per parameter, 8 with
+    recomputation.
 
-    Formula, A = active parameters, T = trainable ones of them: forward 2A, gradients of activations 2A, of weights 2T,
-    and the forward once more, 2A, under full checkpointing, A where every second layer is. Attention's own products
-    are left out.
+    Formula, A = active parameters, T = trainable ones of them: forward 2A, gradients of activations
+    2A, of weights 2T, and the forward once more, 2A, under full checkpointing, A where every second
+    layer is. Attention's own products are left out.
 
     >>> from calc.models import load
     >>> flops_per_token(Job.of(model=load("70B"), world_size=8))
@@ -99,12 +106,16 @@ def flops_per_token(job: Job) -> int:
     return (4 + again) * active + 2 * min(active, model.num_trainable)
 
 
-def waits(job: Job, found: Iterable[Collective], gpu: Gpu, *, mfu_percent: int = 40) -> tuple[Wait, ...]:
-    """How long each link needs for one optimizer step of `job` at least, next to the time of computing.
+def waits(
+    job: Job, found: Iterable[Collective], gpu: Gpu, *, mfu_percent: int = 40
+) -> tuple[Wait, ...]:
+    """How long each link needs for one optimizer step of `job` at least, next to the time of
+    computing.
 
-    Inside a node the card's own link and PCIe carry what a GPU does not receive by its network adapter; between nodes
-    every known network. Formula: bytes / rate, latency 0; computing = FLOPs per token · tokens · micro-steps /
-    (`mfu_percent` of the card's dense bf16 peak). `mfu_percent` 1 to 100.
+    Inside a node the card's own link and PCIe carry what a GPU does not receive by its network
+    adapter; between nodes every known network. Formula: bytes / rate, latency 0; computing = FLOPs
+    per token · tokens · micro-steps / (`mfu_percent` of the card's dense bf16 peak). `mfu_percent`
+    1 to 100.
     Raises `InputError` for a card without a published bf16 rate.
 
     >>> from calc.gpus import get
@@ -119,7 +130,9 @@ def waits(job: Job, found: Iterable[Collective], gpu: Gpu, *, mfu_percent: int =
     found, node = tuple(found), node_gpus(gpu)
     between = sum(c.between_nodes(node) for c in found)
     inside = sum(c.num_bytes for c in found) - between // node
-    per_token = flops_per_token(job) * job.accumulation / (_rate(gpu.bf16_dense_tflops) * 10 * mfu_percent)
+    per_token = (
+        flops_per_token(job) * job.accumulation / (_rate(gpu.bf16_dense_tflops) * 10 * mfu_percent)
+    )
     links = [
         ("nvlink", gpu.link or "", inside, gpu.link_gb_s_each_way),
         ("pcie", "PCIe", inside, gpu.pcie_gb_s_each_way),

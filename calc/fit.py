@@ -39,14 +39,16 @@ class Verdict(StrEnum):
 
 
 def verdict(found: Estimate, gpu: Gpu) -> Verdict | None:
-    """The verdict on one estimate and one card; None where the peak or the visible bytes are not known.
+    """The verdict on one estimate and one card; None where the peak or the visible bytes are not
+    known.
 
     Rule: fits where even the peak's high is visible, tight where its low is, else it does not fit.
 
     >>> from calc.gpus import get
     >>> from calc.models import load
     >>> job = Job.of(model=load("llama-3.3-70b"), world_size=8, strategy="fsdp2")
-    >>> str(verdict(estimate(job), get("h100-sxm5-80gb"))), str(verdict(estimate(job), get("b200-sxm")))
+    >>> str(verdict(estimate(job), get("h100-sxm5-80gb"))), str(verdict(estimate(job),
+    get("b200-sxm")))
     ('does not fit', 'fits')
     """
     if not found.peak or gpu.visible_bytes is None:
@@ -58,7 +60,9 @@ def verdict(found: Estimate, gpu: Gpu) -> Verdict | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """One count of the climb: the verdict on it, and the peak's low less what a process sees (negative: room)."""
+    """One count of the climb: the verdict on it, and the peak's low less what a process sees
+    (negative: room).
+    """
 
     num_gpus: int
     verdict: Verdict
@@ -69,8 +73,9 @@ class Try:
 class Row:
     """One card's answer, bytes per GPU: what the climb found and against which limits.
 
-    `num_gpus` is the first count whose verdict is fits; the verdict, `found` and `limiting_line` are those of
-    it, or of the largest count tried where it is None. `near_miss` is the count before it.
+    `num_gpus` is the first count whose verdict is fits; the verdict, `found` and `limiting_line`
+    are those of it, or of the largest count tried where it is None. `near_miss` is the count before
+    it.
     `num_gpus_one_line` is None where no count that the card offers fits; `one_line_bytes` is then
     that of the largest count tried.
     """
@@ -99,11 +104,12 @@ def label_limit(gpu: Gpu) -> int:
 
 
 def climb(job: Job, gpu: Gpu, most: int = BEYOND[-1]) -> Row:
-    """The first GPU count of this card, up to `most`, on which `job` fits, by its peak and by the one-line total.
+    """The first GPU count of this card, up to `most`, on which `job` fits, by its peak and by the
+    one-line total.
 
     `single` is tried on one GPU and `ddp` on the run's own count, since neither divides anything;
-    the ZeRO stages and FSDP climb `Gpu.counts`, and by peak those beyond, as far as the degrees of `job` divide
-    them. A card without counts (announced, TPU) has none.
+    the ZeRO stages and FSDP climb `Gpu.counts`, and by peak those beyond, as far as the degrees of
+    `job` divide them. A card without counts (announced, TPU) has none.
 
     >>> from calc.gpus import get
     >>> from calc.models import load
@@ -113,14 +119,24 @@ def climb(job: Job, gpu: Gpu, most: int = BEYOND[-1]) -> Row:
     """
     step = job.tp * job.pp * lcm(job.cp, job.ep, job.stack.shard_size or 1)
     counts = tuple(count for count in gpu.counts() if count % step == 0 and count <= most)
-    beyond = tuple(n for n in BEYOND if counts and gpu.topology != "single-node" and n % step == 0 and n <= most)
-    note = "" if gpu.vendor == "NVIDIA" else f"{gpu.vendor}: the band is that of NVIDIA's context and NCCL"
+    beyond = tuple(
+        n
+        for n in BEYOND
+        if counts and gpu.topology != "single-node" and n % step == 0 and n <= most
+    )
+    note = (
+        ""
+        if gpu.vendor == "NVIDIA"
+        else f"{gpu.vendor}: the band is that of NVIDIA's context and NCCL"
+    )
     if job.strategy in ("single", "ddp"):
         too_many = gpu.topology == "single-node" and job.world_size > (gpu.node_gpus or 0)
         counts, beyond = () if too_many or not gpu.counts() else (job.world_size,), ()
         note = f"one node holds {gpu.node_gpus}" if too_many else note
         if job.strategy == "ddp" and counts:
-            note = "; ".join(filter(None, ("more GPUs under DDP add throughput, not capacity", note)))
+            note = "; ".join(
+                filter(None, ("more GPUs under DDP add throughput, not capacity", note))
+            )
     limit, need, tried, first = label_limit(gpu), 0, 0, None
     for tried in counts:
         need = one_line(job.but(world_size=tried)).total or 0
@@ -145,7 +161,9 @@ def climb(job: Job, gpu: Gpu, most: int = BEYOND[-1]) -> Row:
     )
 
 
-def _climb_peak(job: Job, gpu: Gpu, counts: Iterable[int]) -> tuple[int | None, Estimate | None, Try | None]:
+def _climb_peak(
+    job: Job, gpu: Gpu, counts: Iterable[int]
+) -> tuple[int | None, Estimate | None, Try | None]:
     """The first count that fits, the estimate there (or of the last count), and the count before."""
     found, near_miss = None, None
     if unsupported(job.model) or gpu.visible_bytes is None:
@@ -156,14 +174,17 @@ def _climb_peak(job: Job, gpu: Gpu, counts: Iterable[int]) -> tuple[int | None, 
         if said == Verdict.FITS:
             return count, found, near_miss
         if said and found.peak:
-            near_miss = Try(num_gpus=count, verdict=said, over_bytes=found.peak.low - gpu.visible_bytes)
+            near_miss = Try(
+                num_gpus=count, verdict=said, over_bytes=found.peak.low - gpu.visible_bytes
+            )
     return None, found, near_miss
 
 
 def largest(job: Job, gpu: Gpu, field: str) -> int:
     """The largest `seq_len` or `micro_batch` with which `job` still fits `gpu`, 0 where none does.
 
-    Read from the envelope of the peak; sequences above a sliding window, or of eager attention, are estimated.
+    Read from the envelope of the peak; sequences above a sliding window, or of eager attention, are
+    estimated.
 
     >>> from calc.gpus import get
     >>> from calc.models import load
@@ -197,9 +218,11 @@ def largest(job: Job, gpu: Gpu, field: str) -> int:
 
 @lru_cache(maxsize=512)
 def peaks(job: Job, field: str) -> tuple[Envelope, int] | None:
-    """The peak in bytes by `seq_len` (of one rank) or `micro_batch`, and the value up to which it holds.
+    """The peak in bytes by `seq_len` (of one rank) or `micro_batch`, and the value up to which it
+    holds.
 
-    None where the operations of a layer are not known. Attention that is quadratic in the sequence holds up to 0.
+    None where the operations of a layer are not known. Attention that is quadratic in the sequence
+    holds up to 0.
     """
     sequence = field == "seq_len"
     most = affine_until(job) if sequence else SIZES[field][1]
@@ -223,7 +246,9 @@ def peaks(job: Job, field: str) -> tuple[Envelope, int] | None:
 
 
 def affine_until(job: Job) -> int:
-    """The longest sequence of one rank up to which no operation is quadratic in it: a sliding window, or any."""
+    """The longest sequence of one rank up to which no operation is quadratic in it: a sliding
+    window, or any.
+    """
     if attention_of(job.model, job.attention) == "eager":
         return 0
     slides = any(block.attention == "sliding" for block in job.model.blocks)
@@ -232,7 +257,8 @@ def affine_until(job: Job) -> int:
 
 
 def fit(job: Job, gpus: Iterable[Gpu] = (), most: int = BEYOND[-1]) -> tuple[Row, ...]:
-    """The climb for each of `gpus`, by default every known GPU that can be bought, up to `most` of them.
+    """The climb for each of `gpus`, by default every known GPU that can be bought, up to `most` of
+    them.
 
     A bare count has no activations and cannot be fitted by the one-line total: `InputError`.
     """

@@ -96,7 +96,10 @@ def known() -> Mapping[str, Gpu]:
     """Every known accelerator by its slug, in the order of the data file."""
     found = {}
     for record in records("gpus"):
-        record |= {"confidence": MappingProxyType(record["confidence"]), "sources": tuple(record["sources"])}
+        record |= {
+            "confidence": MappingProxyType(record["confidence"]),
+            "sources": tuple(record["sources"]),
+        }
         gpu = Gpu(**record)
         found[gpu.slug] = gpu
     return MappingProxyType(found)

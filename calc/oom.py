@@ -1,7 +1,9 @@
-"""An out-of-memory message → its figures in bytes, and the lines of the ledger that are as large as the request.
+"""An out-of-memory message → its figures in bytes, and the lines of the ledger that are as large as
+the request.
 
-PyTorch prints GiB with two decimals, DeepSpeed prints the same GiB as "GB". What PyTorch says it tried to allocate
-is not the tensor but the segment it asked CUDA for: 2 MiB up to 1 MiB, 20 MiB up to 10 MiB, then multiples of 2 MiB.
+PyTorch prints GiB with two decimals, DeepSpeed prints the same GiB as "GB". What PyTorch says it
+tried to allocate is not the tensor but the segment it asked CUDA for: 2 MiB up to 1 MiB, 20 MiB up
+to 10 MiB, then multiples of 2 MiB.
 """
 
 from __future__ import annotations
@@ -49,10 +51,11 @@ _QUANTITY = r"(\d{1,30}(?:\.\d{1,30})?)\s*(bytes|[KMGT]i?B)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """The figures of one message in bytes, None where it has none; `binary_gb` if it prints GiB as GB.
+    """The figures of one message in bytes, None where it has none; `binary_gb` if it prints GiB as
+    GB.
 
-    `precision` is half of the last printed digit of the request (or, without one, of what is allocated), and
-    `failures` counts the requests in the text, of which the first is read.
+    `precision` is half of the last printed digit of the request (or, without one, of what is
+    allocated), and `failures` counts the requests in the text, of which the first is read.
     """
 
     requested: int | None = None
@@ -68,7 +71,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A line of the ledger, or one tensor of it, about as large as the request; `off_by` is its bytes minus those."""
+    """A line of the ledger, or one tensor of it, about as large as the request; `off_by` is its
+    bytes minus those.
+    """
 
     line: str
     phase: str
@@ -82,9 +87,11 @@ def read(message: str) -> Message:
     """The figures of the first out-of-memory message in a text, in bytes.
 
     Raises `InputError` where the text has no such message. One without figures is read as all None.
-    Source: PyTorch's CUDACachingAllocator, DeepSpeed's `see_memory_usage`; wordings in `oom-wordings.json`.
+    Source: PyTorch's CUDACachingAllocator, DeepSpeed's `see_memory_usage`; wordings in
+    `oom-wordings.json`.
 
-    >>> read("CUDA out of memory. Tried to allocate 1.96 GiB (GPU 0; 79.20 GiB total capacity)").requested
+    >>> read("CUDA out of memory. Tried to allocate 1.96 GiB (GPU 0; 79.20 GiB total
+    capacity)").requested
     2104533975
     """
     flat = " ".join(message.split())
@@ -92,13 +99,17 @@ def read(message: str) -> Message:
     if failure and "ried to allocate" in flat[failure.start() :]:
         flat = flat[failure.start() :]
     tries = [match.start() for match in re.finditer("ried to allocate", flat)]
-    flat = flat[: tries[1]] if len(tries) > 1 else flat  # no figure of a second message fills a gap in the first
+    flat = (
+        flat[: tries[1]] if len(tries) > 1 else flat
+    )  # no figure of a second message fills a gap in the first
     found: dict[str, int] = {}
     precision: dict[str, int] = {}
     binary = False
     for record in records("oom-wordings"):
         name = record["figure"]
-        pattern = "|".join(re.escape(wording).replace(r"\{q\}", _QUANTITY) for wording in record["wordings"])
+        pattern = "|".join(
+            re.escape(wording).replace(r"\{q\}", _QUANTITY) for wording in record["wordings"]
+        )
         if match := re.search(rf"(?<![\w.])(?:{pattern})", flat):
             digits, unit = (group for group in match.groups() if group)
             size = 1 if unit == "bytes" else UNITS[f"{unit[0]}iB"]
@@ -106,7 +117,9 @@ def read(message: str) -> Message:
             precision[name] = ceil_div(size, 2 * 10 ** len(digits.partition(".")[2]))
             binary |= len(unit) == 2
     if not found and not failure:
-        raise InputError("no out-of-memory message here: no 'Tried to allocate …', no 'out of memory', no 'MA … GB'")
+        raise InputError(
+            "no out-of-memory message here: no 'Tried to allocate …', no 'out of memory', no 'MA … GB'"
+        )
     if (unused := found.pop("unused", None)) is not None and "allocated" in found:
         found.setdefault("reserved", found["allocated"] + unused)
     exact = precision.get("requested", precision.get("allocated", 0))
@@ -128,20 +141,28 @@ def segment(num_bytes: int) -> int:
 
 
 def candidates(message: Message, found: Estimate) -> tuple[Candidate, ...]:
-    """The ledger's lines and tensors that are exactly or nearly as large as the request, closest first.
+    """The ledger's lines and tensors that are exactly or nearly as large as the request, closest
+    first.
 
-    Exactly: the same segment within the printed digits. Nearly: within 2 %. Requests up to 20 MiB name nobody.
+    Exactly: the same segment within the printed digits. Nearly: within 2 %. Requests up to 20 MiB
+    name nobody.
     A report without a request is compared with the phases' sums.
     """
     wanted = message.requested or message.allocated or 0
     near: dict[tuple[str, int], Candidate] = {}
-    for line, phase, amount in (requests if message.requested else _sums)(found) if wanted > SMALL_BYTES else ():
+    for line, phase, amount in (
+        (requests if message.requested else _sums)(found) if wanted > SMALL_BYTES else ()
+    ):
         off, lever = amount - wanted, ""
-        exact = abs((segment(amount) if message.requested else amount) - wanted) <= message.precision
+        exact = (
+            abs((segment(amount) if message.requested else amount) - wanted) <= message.precision
+        )
         if exact or 100 * abs(off) <= NEAR_PERCENT * wanted:
             if message.requested:
                 lever = lever_of(line)
-            named = Candidate(line=line, phase=phase, bytes=amount, off_by=off, exact=exact, lever=lever)
+            named = Candidate(
+                line=line, phase=phase, bytes=amount, off_by=off, exact=exact, lever=lever
+            )
             near.setdefault((line, amount), named)
     return tuple(sorted(near.values(), key=lambda c: (not c.exact, abs(c.off_by))))[:MAX_CANDIDATES]
 
@@ -166,7 +187,10 @@ def _sums(found: Estimate) -> Iterator[tuple[str, str, int]]:
 def requests(found: Estimate) -> Iterator[tuple[str, str, int]]:
     """Everything that a run may ask for in one piece: (line, phase, bytes)."""
     step = "forward+backward"
-    phases = [*(found.phases or {}).items(), *((f"{step}, {instant.instant}", instant) for instant in found.instants)]
+    phases = [
+        *(found.phases or {}).items(),
+        *((f"{step}, {instant.instant}", instant) for instant in found.instants),
+    ]
     for name, phase in phases:
         yield from ((line.line, name, line.bytes) for line in phase.lines)
     for _, model in found.job.parts():
@@ -174,40 +198,65 @@ def requests(found: Estimate) -> Iterator[tuple[str, str, int]]:
 
 
 def _tensors(job: Job, model: Model, step: str) -> Iterator[tuple[str, str, int]]:
-    """Single tensors of one rank's slice of the model: states, whole weights and gradients, activations."""
+    """Single tensors of one rank's slice of the model: states, whole weights and gradients,
+    activations.
+    """
     training = training_of(job, model)
     recipe, optimizer, stack = training.recipe, training.optimizer, job.stack
     for held in stack.handed(training, stack.ranks) if optimizer.states else ():
         for shape, kind, _ in held:
-            state = state_bytes(optimizer, shape, recipe.state_dtype, kind=kind) // len(optimizer.states)
+            state = state_bytes(optimizer, shape, recipe.state_dtype, kind=kind) // len(
+                optimizer.states
+            )
             yield f"one optimizer state of a shard {list(shape)}", "step", state
     computes = 4 if recipe.name == "fp32" else 2
     loaded = {recipe.itemsize("weights")} if job.load == "gpu" or stack.stage < 3 else set()
     made = stack.made_itemsize(training)
     for tensor in model.tensors:
         for itemsize in loaded | {computes}:
-            yield f"whole weight {tensor.name} in {itemsize} bytes", "load or gather", itemsize * tensor.numel
+            yield (
+                f"whole weight {tensor.name} in {itemsize} bytes",
+                "load or gather",
+                itemsize * tensor.numel,
+            )
         if tensor.trainable:
             yield f"whole gradient of {tensor.name}", step, made * tensor.numel
     square = ceil_div(job.seq_len, job.cp) * job.tokens if job.attention == "eager" else 0
-    widths = {"hidden states": "hidden_size", "MLP intermediate": "intermediate_size", "logits": "vocab_size"}
+    widths = {
+        "hidden states": "hidden_size",
+        "MLP intermediate": "intermediate_size",
+        "logits": "vocab_size",
+    }
     for name, field in {**widths, "attention scores": "num_attention_heads"}.items():
         count, width = square if name == "attention scores" else job.tokens, model.config.get(field)
         for dtype, itemsize in DTYPE_BYTES.items():
-            yield f"{name} in {dtype}", step, itemsize * count * (width if isinstance(width, int) else 0)
+            yield (
+                f"{name} in {dtype}",
+                step,
+                itemsize * count * (width if isinstance(width, int) else 0),
+            )
 
 
 def notes(message: Message) -> tuple[str, ...]:
     """What the figures alone say, one line each, and what they cannot say."""
-    requested, allocated, reserved = message.requested or 0, message.allocated or 0, message.reserved or 0
+    requested, allocated, reserved = (
+        message.requested or 0,
+        message.allocated or 0,
+        message.reserved or 0,
+    )
     unused, own = reserved - allocated, message.in_use or reserved
     others = (message.capacity or 0) - (message.free or 0) - own if message.free is not None else 0
     small = text(requested, "MiB", 0)
     said = {
         "GB in this message is GiB: 2³⁰ bytes": message.binary_gb,
-        "the message has no figures, so it cannot be told what was too much": not requested and not allocated,
-        "a report without a request: compared with the sums of the ledger": allocated > requested == 0,
-        f"a request of {small} is any tensor up to 10 MiB: the card was full already": (0 < requested <= SMALL_BYTES),
+        "the message has no figures, so it cannot be told what was too much": not requested
+        and not allocated,
+        "a report without a request: compared with the sums of the ledger": allocated
+        > requested
+        == 0,
+        f"a request of {small} is any tensor up to 10 MiB: the card was full already": (
+            0 < requested <= SMALL_BYTES
+        ),
         f"{text(unused, 'GiB', 2)} are reserved and unused, enough but in pieces: "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True": unused >= requested > 0,
         f"{text(others, 'GiB', 2)} of the card are used outside this process or by its CUDA context": (

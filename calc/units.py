@@ -10,11 +10,13 @@ import difflib
 import json
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 Entry = TypeVar("Entry")
+
+DATA = Path(__file__).parent / "data"
 
 #: Bytes in one unit. Decimal units for payloads and card labels, binary ones for allocators.
 UNITS: Mapping[str, int] = MappingProxyType(
@@ -40,7 +42,9 @@ def unknown(field: str, value: object, allowed: Iterable[str]) -> InputError:
     "unknown optimizer 'adamv'; did you mean 'adamw'? allowed: adamw, sgd"
     """
     names, said = list(allowed), str(value).lower()
-    near = difflib.get_close_matches(said, names, n=1) or [name for name in names if len(said) > 1 and said in name]
+    near = difflib.get_close_matches(said, names, n=1) or [
+        name for name in names if len(said) > 1 and said in name
+    ]
     hint = f" did you mean {near[0]!r}?" if near else ""
     return InputError(f"unknown {field} {str(value)[:80]!r};{hint} allowed: {', '.join(names)}")
 
@@ -132,5 +136,5 @@ def records(name: str) -> list[dict[str, Any]]:
     >>> records("gpus")[0]["name"]
     'V100 SXM2 16GB'
     """
-    found: list[dict[str, Any]] = json.loads(resources.files("calc.data").joinpath(f"{name}.json").read_text("utf-8"))
+    found: list[dict[str, Any]] = json.loads((DATA / f"{name}.json").read_text("utf-8"))
     return found

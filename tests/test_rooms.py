@@ -13,8 +13,8 @@ from calc.models.families import FILES
 
 CALC = Path(__file__).parent.parent / "calc"
 ROOMS = ["units", "models", "gpus", "precision", "optimizers", "memory", "stacks", "settings", "job"]
-ROOMS += ["assumptions", "formula", "plan"]
-ROOMS += ["estimate", "curve", "envelope", "fit", "communication", "configs", "oom", "audit", "tables", "check", "cli"]
+ROOMS += ["assumptions", "formula", "plan", "estimate", "curve", "envelope", "fit", "communication"]
+ROOMS += ["configs", "oom", "audit", "tables", "check", "answers", "options", "cli"]
 FAMILIES = "calc.models.families"
 #: Only the standard library, so that the same files run in a browser.
 OUTSIDE = {

@@ -1,4 +1,5 @@
-"""Named accountings, each a list of bytes per parameter and of terms such as 2·tokens·hidden·layers.
+"""Named accountings, each a list of bytes per parameter and of terms such as
+2·tokens·hidden·layers.
 
 Every recipe is a ledger, and so is every calculator's formula in `calc/data/ledgers.json`.
 """
@@ -22,11 +23,12 @@ from calc.units import records
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """One accounting: `lines` in bytes per parameter with their stage, `terms` in bytes, all × `times`.
+    """One accounting: `lines` in bytes per parameter with their stage, `terms` in bytes, all ×
+    `times`.
 
-    A ledger with a `recipe` takes more lines from there, the optimizer's among them. `calculator` says
-    of whose formula this is what it gives itself for 70B under ZeRO-3 on eight GPUs (`said`, `obtained`),
-    what it `forgets`, the unit that it prints, and where and when it was read.
+    A ledger with a `recipe` takes more lines from there, the optimizer's among them. `calculator`
+    says of whose formula this is what it gives itself for 70B under ZeRO-3 on eight GPUs (`said`,
+    `obtained`), what it `forgets`, the unit that it prints, and where and when it was read.
     """
 
     name: str
@@ -38,12 +40,16 @@ class Ledger:
     calculator: Mapping[str, str] | None = None
 
     def amounts(self, setup: Mapping[str, Any]) -> dict[str, Fraction]:
-        """Bytes per GPU of each line, nominal: bytes per parameter × parameters, divided from their stage."""
+        """Bytes per GPU of each line, nominal: bytes per parameter × parameters, divided from their
+        stage.
+        """
         sizes, stage = quantities(setup), get_strategy(setup["strategy"]).stage
         per_param = [(line, Fraction(size), since) for line, size, since in self.lines]
         if self.recipe:
             recipe = get_recipe(self.recipe)
-            per_param += [(copy.line, Fraction(copy.itemsize), copy.stage) for copy in recipe.copies]
+            per_param += [
+                (copy.line, Fraction(copy.itemsize), copy.stage) for copy in recipe.copies
+            ]
             state = get_optimizer(setup["optimizer"]).nominal_bytes(recipe.state_dtype)
             per_param.append(("optimizer", Fraction(state), 1))
         found = [(line, size * sizes["params"], stage >= since) for line, size, since in per_param]
@@ -60,17 +66,27 @@ def quantities(setup: Mapping[str, Any]) -> dict[str, Fraction]:
     """What a term may multiply: counts and widths of the model, tokens, GPUs."""
     model, shape = load(setup["model"]), load(setup.get("architecture", setup["model"]))
     seq_len, gpus = setup.get("seq_len", 2048), setup.get("gpus", 1)
-    found = {"params": model.num_params, "billions": model.num_params // 10**9 * 10**9, "gpus": gpus}
+    found = {
+        "params": model.num_params,
+        "billions": model.num_params // 10**9 * 10**9,
+        "gpus": gpus,
+    }
     found |= {"seq": seq_len, "tokens": seq_len * setup.get("micro_batch", 1)}
     if shape.has_architecture:
         names = {"hidden": "hidden_size", "vocab": "vocab_size", "ffn": "intermediate_size"}
         names |= {"heads": "num_attention_heads", "kv": "num_key_value_heads"}
-        found |= {name: int(str(shape.config[key])) for name, key in names.items() if key in shape.config}
+        found |= {
+            name: int(str(shape.config[key])) for name, key in names.items() if key in shape.config
+        }
         if "kv" in found:
-            found["kv"] *= int(str(shape.config.get("head_dim") or found["hidden"] // found["heads"]))
+            found["kv"] *= int(
+                str(shape.config.get("head_dim") or found["hidden"] // found["heads"])
+            )
         found |= {"layers": shape.num_layers, "layer": shape.largest_block.numel}
         found["largest"] = max(tensor.numel for tensor in shape.tensors)
-    return {"per-gpu": Fraction(1, gpus)} | {k: Fraction(v) for k, v in (found | setup.get("sizes", {})).items()}
+    return {"per-gpu": Fraction(1, gpus)} | {
+        k: Fraction(v) for k, v in (found | setup.get("sizes", {})).items()
+    }
 
 
 @cache
@@ -81,5 +97,10 @@ def ledgers() -> Mapping[str, Ledger]:
     >>> int(sum(ledgers()["deepspeed-estimator"].amounts(setup).values()))
     18000000000
     """
-    own = {name: Ledger(name=name, title=recipe.held_by, recipe=name) for name, recipe in RECIPES.items()}
-    return MappingProxyType(own | {record["name"]: Ledger(**record) for record in records("ledgers")})
+    own = {
+        name: Ledger(name=name, title=recipe.held_by, recipe=name)
+        for name, recipe in RECIPES.items()
+    }
+    return MappingProxyType(
+        own | {record["name"]: Ledger(**record) for record in records("ledgers")}
+    )

@@ -1,4 +1,5 @@
-"""`Run` ⇄ the config files of DeepSpeed, Accelerate, PyTorch, Transformers, PEFT, Axolotl and LLaMA-Factory.
+"""`Run` ⇄ the config files of DeepSpeed, Accelerate, PyTorch, Transformers, PEFT, Axolotl and
+LLaMA-Factory.
 
 `write` gives the file for a run, or says that the framework has no words for it and what would do.
 `read` gives what a DeepSpeed JSON or an Accelerate YAML says about a run.
@@ -25,9 +26,11 @@ MAX_FILE_BYTES = 1_000_000
 
 
 def write(job: Job, name: str, *, auto: bool = False) -> File:
-    """The file of format `name` for `run`; `auto` leaves to Transformers what it fills into DeepSpeed's JSON.
+    """The file of format `name` for `run`; `auto` leaves to Transformers what it fills into
+    DeepSpeed's JSON.
 
-    Raises `InputError` for an unknown format, and where the format cannot say the run, with what would do.
+    Raises `InputError` for an unknown format, and where the format cannot say the run, with what
+    would do.
 
     >>> from calc.models import load
     >>> job = Job.of(model=load("llama-3.1-8b"), world_size=8, strategy="zero2")
@@ -44,27 +47,37 @@ def write(job: Job, name: str, *, auto: bool = False) -> File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What a config file says about a run: `says` holds, `leaves` is the library's own choice, `notes` list it."""
+    """What a config file says about a run: `says` holds, `leaves` is the library's own choice,
+    `notes` list it.
+    """
 
     says: Mapping[str, Any]
     leaves: Mapping[str, Any]
     notes: tuple[str, ...]
 
     def over(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of `Run` in `given` with the file's; `InputError` where both say something and differ."""
+        """The fields of `Run` in `given` with the file's; `InputError` where both say something and
+        differ.
+        """
         asked = {key for key, value in given.items() if value != DEFAULTS.get(key)}
         for key in asked & self.says.keys():
             if given[key] != self.says[key]:
                 option = f"--{key.replace('_', '-')} {given[key]}"
-                raise InputError(f"{option} contradicts the config file, which says {key} {self.says[key]}")
-        return {**given, **{key: value for key, value in self.leaves.items() if key not in asked}, **self.says}
+                raise InputError(
+                    f"{option} contradicts the config file, which says {key} {self.says[key]}"
+                )
+        return {
+            **given,
+            **{key: value for key, value in self.leaves.items() if key not in asked},
+            **self.says,
+        }
 
 
 def read(path: str, world_size: int, model: Model) -> Imported:
     """The fields of `Run` in a DeepSpeed JSON or an Accelerate YAML, on `world_size` GPUs.
 
-    Raises `InputError`, one line, for an unreadable file, one over 1 MB, one of another tool, an unknown or
-    contradictory key.
+    Raises `InputError`, one line, for an unreadable file, one over 1 MB, one of another tool, an
+    unknown or contradictory key.
     """
 
     def other(config: Any) -> tuple[dict[str, Any], list[str]]:
@@ -80,7 +93,9 @@ def read(path: str, world_size: int, model: Model) -> Imported:
     except InputError as error:
         raise InputError(f"{file.name}: {error}") from None
     told = ", ".join(f"{key} {value}" for key, value in says.items())
-    return Imported(says=says, leaves=leaves, notes=tuple(f"{file.name}: {note}" for note in (told, *notes)))
+    return Imported(
+        says=says, leaves=leaves, notes=tuple(f"{file.name}: {note}" for note in (told, *notes))
+    )
 
 
 def _text(file: Path) -> str:
@@ -101,15 +116,21 @@ def _yaml(file: Path) -> Mapping[str, Any]:
     try:
         return yaml.load(text)
     except InputError as error:
-        seen = {line.partition(":")[0].rstrip() for line in text.splitlines()} & keys("accelerate").keys()
-        raise InputError(f"{'' if seen else 'not a DeepSpeed or Accelerate file: '}{error}") from None
+        seen = {line.partition(":")[0].rstrip() for line in text.splitlines()} & keys(
+            "accelerate"
+        ).keys()
+        raise InputError(
+            f"{'' if seen else 'not a DeepSpeed or Accelerate file: '}{error}"
+        ) from None
 
 
 def _json(file: Path) -> Mapping[str, Any]:
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(twice := dict(items)) < len(items):
             names = [name for name, _ in items]
-            raise InputError(f"key {next(name for name in twice if names.count(name) > 1)!r} is given twice")
+            raise InputError(
+                f"key {next(name for name in twice if names.count(name) > 1)!r} is given twice"
+            )
         return twice
 
     try:

@@ -1,4 +1,6 @@
-"""What each framework's file can say, and a finished file with the run it is for and what that costs."""
+"""What each framework's file can say, and a finished file with the run it is for and what that
+costs.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,10 @@ from calc.units import InputError, named, records, text
 class Format:
     """One kind of file: who reads it, and the runs it has words for.
 
-    `instead` is the nearest strategy where it has none, `optimizers` its names for ours (None: not in the file;
-    an empty name: made in the script), `always` the settings that its library fixes and `choices` those of which
-    it has only some, both by strategy, recipe or `accumulating`, or under the empty name for all.
+    `instead` is the nearest strategy where it has none, `optimizers` its names for ours (None: not
+    in the file; an empty name: made in the script), `always` the settings that its library fixes
+    and `choices` those of which it has only some, both by strategy, recipe or `accumulating`, or
+    under the empty name for all.
     """
 
     format: str
@@ -40,7 +43,9 @@ class Format:
         """The recipes that this file can say for the run's strategy, with or without adapters."""
         # `zero` and `deepspeed` are what DeepSpeed holds; on one GPU or under DDP no library does.
         zero = job.strategy.startswith("zero")
-        names = (self.lora_recipes if job.lora_rank else self.recipes) if job.strategy in self.strategies else ()
+        if job.strategy not in self.strategies:
+            return ()
+        names = self.lora_recipes if job.lora_rank else self.recipes
         held = (name for name in names if job.strategy in get_recipe(name).strategies)
         return tuple(name for name in held if zero == (name in ("zero", "deepspeed")))
 
@@ -67,13 +72,16 @@ class File:
 
     @property
     def head(self) -> tuple[str, ...]:
-        """The run that the file is for, the version that accepted it, what to change, what the library decides."""
+        """The run that the file is for, the version that accepted it, what to change, what the
+        library decides.
+        """
         job, form = self.job, self.format
-        lora = f"LoRA of rank {job.lora_rank} on {job.lora_targets}; the base is frozen in {job.base_dtype}."
+        lora = f"LoRA of rank {job.lora_rank} on {job.lora_targets}"
+        cards = "GPUs" if job.world_size > 1 else "GPU"
         return (
-            f"{job.model.name} on {job.world_size:,} GPU{'s' * (job.world_size > 1)}:",
+            f"{job.model.name} on {job.world_size:,} {cards}:",
             f"strategy {job.strategy}, recipe {job.recipe}, optimizer {job.optimizer}.",
-            *([lora] if job.lora_rank else []),
+            *([f"{lora}; the base is frozen in {job.base_dtype}."] if job.lora_rank else []),
             f"Accepted by {form.library} {version(form.library)}.",
             f"{form.change.replace('`', '')}.",
             *self.notes,
@@ -82,12 +90,16 @@ class File:
     @property
     def foot(self) -> tuple[str, ...]:
         """What the run costs per GPU, computed."""
-        found, batch = estimate(self.job), f"{self.job.micro_batch:,} × {self.job.seq_len:,} tokens"
+        job, found = self.job, estimate(self.job)
+        batch = f"{job.micro_batch:,} × {job.seq_len:,} tokens"
         parts = [(field.name, getattr(found.states, field.name)) for field in fields(found.states)]
-        told = ", ".join(f"{line} {text(amount, 'GB', 2)}" for line, amount in parts if amount) or "all is offloaded"
+        told = ", ".join(f"{line} {text(amount, 'GB', 2)}" for line, amount in parts if amount)
         kept = f"Keeps {found.states.total:,} bytes per GPU, {text(found.states.total, 'GB', 2)}:"
-        peak = found.peak and f"Peaks at {text(found.peak.bytes, 'GB', 2)} in {found.peak.phase}, {batch} at a time."
-        return (kept, f"{told}.", *([peak] if peak else []))
+        lines = (kept, f"{told or 'all is offloaded'}.")
+        if not found.peak:
+            return lines
+        peak = f"{text(found.peak.bytes, 'GB', 2)} in {found.peak.phase}"
+        return (*lines, f"Peaks at {peak}, {batch} at a time.")
 
     @property
     def text(self) -> str:
@@ -95,29 +107,37 @@ class File:
         if self.language == "json":
             return self.body
         head, foot = ("".join(f"# {line}\n" for line in lines) for lines in (self.head, self.foot))
-        gap = "\n\n" if self.language == "python" else "\n"  # as formatters want it after a function
+        # As formatters want it after a function.
+        gap = "\n\n" if self.language == "python" else "\n"
         return f"{head}\n{self.body}{gap}{foot}"
 
 
 #: Every format by name, most asked first.
-FORMATS: Mapping[str, Format] = MappingProxyType({record["format"]: Format(**record) for record in records("configs")})
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {record["format"]: Format(**record) for record in records("configs")}
+)
 
 
 @cache
 def keys(library: str, section: str = "") -> Mapping[str, object]:
-    """The keys that a section of a library's file may have, with the default of those that are plain values."""
+    """The keys that a section of a library's file may have, with the default of those that are
+    plain values.
+    """
     known = {(record["library"], record["section"]): record for record in records("config-keys")}
     record = known[library, section]
     return MappingProxyType({key: record["defaults"].get(key) for key in record["keys"]})
 
 
 def known(title: str, found: Any, section: str = "") -> Mapping[str, Any]:
-    """`found`, what a DeepSpeed or Accelerate file has in a section, once the library knows each of its keys."""
+    """`found`, what a DeepSpeed or Accelerate file has in a section, once the library knows each of
+    its keys.
+    """
     if not isinstance(found, Mapping):
         words = {"DeepSpeed": "JSON object", "Accelerate": "mapping"}
         raise InputError(f"{section} must be a {words[title]}, not {type(found).__name__}")
+    field = f"{title} key in {section}" if section else f"{title} key"
     for key in found:
-        named(f"{title} key{' in ' * bool(section)}{section}", key, keys(title.lower(), section))
+        named(field, key, keys(title.lower(), section))
     return found
 
 
@@ -128,17 +148,22 @@ def version(library: str) -> str:
     >>> version("accelerate")
     '1.15.0'
     """
-    return next(str(record["version"]) for record in records("config-keys") if record["library"] == library)
+    return next(
+        str(record["version"]) for record in records("config-keys") if record["library"] == library
+    )
 
 
 def natural(job: Job, form: Format) -> Job:
-    """`run` with the file's first recipe where it cannot say the one it has: for a recipe that nobody asked for."""
+    """`run` with the file's first recipe where it cannot say the one it has: for a recipe that
+    nobody asked for.
+    """
     held = form.recipes_for(job)
     return job if job.recipe in held or not held else job.but(recipe=held[0], reduce_dtype="")
 
 
 def fitted(job: Job, form: Format) -> tuple[Job, tuple[str, ...]]:
-    """The run as this file means it, and a note for each setting that its library decides by itself.
+    """The run as this file means it, and a note for each setting that its library decides by
+    itself.
 
     Raises `InputError`, which names what would do, where the file has no word for the run.
     """
@@ -150,17 +175,27 @@ def fitted(job: Job, form: Format) -> tuple[Job, tuple[str, ...]]:
         named(f"optimizer of {form.title}", job.optimizer, form.optimizers)
     for axis in ("tp", "pp", "cp", "ep"):
         if getattr(job, axis) > 1:
-            raise InputError(f"{form.title} files are written for {axis} 1 here, not {getattr(job, axis)}")
+            raise InputError(
+                f"{form.title} files are written for {axis} 1 here, not {getattr(job, axis)}"
+            )
     settings, scopes = job.settings, ["", job.strategy, job.recipe]
     if job.accumulation > 1:
         scopes.append("accumulating")
-    for field, allowed in (pair for scope in scopes for pair in form.choices.get(scope, {}).items()):
+    for field, allowed in (
+        pair for scope in scopes for pair in form.choices.get(scope, {}).items()
+    ):
         if settings[field] not in allowed:
-            raise InputError(f"{form.title} files have {field} {' or '.join(allowed)} here, not {settings[field]}")
-    fixed = {field: value for scope in scopes for field, value in form.always.get(scope, {}).items()}
-    changed = {field: value for field, value in fixed.items() if settings[field] != value and job.has(field)}
-    notes = tuple(f"{form.title} always takes {field} {value}; it is counted so." for field, value in changed.items())
-    return job.but(**changed), notes
+            told = f"{field} {' or '.join(allowed)}"
+            raise InputError(f"{form.title} files have {told} here, not {settings[field]}")
+    fixed = dict(pair for scope in scopes for pair in form.always.get(scope, {}).items())
+    changed = {
+        field: value
+        for field, value in fixed.items()
+        if settings[field] != value and job.has(field)
+    }
+    told = f"{form.title} always takes"
+    notes = (f"{told} {field} {value}; it is counted so." for field, value in changed.items())
+    return job.but(**changed), tuple(notes)
 
 
 def _missing(job: Job, form: Format) -> str:
@@ -168,7 +203,9 @@ def _missing(job: Job, form: Format) -> str:
     if job.strategy not in form.strategies:
         near = form.instead[job.strategy]
         recipe = next(name for name in RECIPES if near in RECIPES[name].strategies)
-        return f"strategy {job.strategy!r}; its equivalent there: --strategy {near} --recipe {recipe}"
+        equivalent = f"--strategy {near} --recipe {recipe}"
+        return f"strategy {job.strategy!r}; its equivalent there: {equivalent}"
     if not (form.lora_recipes if job.lora_rank else form.recipes):
         return "adapters" if job.lora_rank else "a run without adapters; those take --lora-rank"
-    return f"recipe {job.recipe!r} under strategy {job.strategy!r}; there it has: {', '.join(form.recipes_for(job))}"
+    held = ", ".join(form.recipes_for(job))
+    return f"recipe {job.recipe!r} under strategy {job.strategy!r}; there it has: {held}"

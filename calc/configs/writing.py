@@ -1,8 +1,10 @@
-"""A run's file from its format's template in `calc/data/configs`: plain text, one line after the other.
+"""A run's file from its format's template in `calc/data/configs`: plain text, one line after the
+other.
 
-A line `@flag,!other|text` is kept where the run has the flag and not the other; `$name` is a value of the run,
-`$field=value` whether the run has that flag, as the file's language writes it.
-A flag is the run's strategy, recipe and the like, a field with its value (`offload=all`), or what `_flags` derives.
+A line `@flag,!other|text` is kept where the run has the flag and not the other; `$name` is a value
+of the run, `$field=value` whether the run has that flag, as the file's language writes it.
+A flag is the run's strategy, recipe and the like, a field with its value (`offload=all`), or what
+`_flags` derives.
 """
 
 from __future__ import annotations
@@ -11,12 +13,11 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 
 from calc.configs.formats import FORMATS, Format
 from calc.job import Job
 from calc.models import Model
-from calc.units import ceil_div
+from calc.units import DATA, ceil_div
 
 _NODE = 8
 AUTO = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
@@ -25,11 +26,13 @@ _CONDITION = re.compile(r"@([\w!,=+-]+)\|(.*)")
 
 @cache
 def _template(name: str) -> tuple[str, ...]:
-    return tuple(resources.files("calc.data").joinpath("configs", name).read_text("utf-8").splitlines())
+    return tuple((DATA / "configs" / name).read_text("utf-8").splitlines())
 
 
 def body(job: Job, form: Format, auto: bool) -> str:
-    """The text of the file, without the notes around it; `auto` leaves to Transformers what it fills in."""
+    """The text of the file, without the notes around it; `auto` leaves to Transformers what it
+    fills in.
+    """
     optimizer = (form.optimizers or FORMATS["deepspeed"].optimizers or {}).get(job.optimizer, "")
     if optimizer == "adamw_torch_fused" and job.step == "foreach":
         optimizer = "adamw_torch"
@@ -37,19 +40,24 @@ def body(job: Job, form: Format, auto: bool) -> str:
     flags |= {"auto"} if auto else set()
 
     def filled(name: re.Match[str]) -> str:
-        truth = str(name[1] in flags) if form.file.endswith(".py") else str(name[1] in flags).lower()
+        truth = (
+            str(name[1] in flags) if form.file.endswith(".py") else str(name[1] in flags).lower()
+        )
         return truth if "=" in name[1] else str(values[name[1]])
 
     lines = []
     for line in _template(f"{form.format}.{form.file.rpartition('.')[2]}.txt"):
         condition, text = found.groups() if (found := _CONDITION.fullmatch(line)) else ("", line)
-        if all((flag[0] == "!") != (flag.lstrip("!") in flags) for flag in condition.split(",") if flag):
+        if all(
+            (flag[0] == "!") != (flag.lstrip("!") in flags) for flag in condition.split(",") if flag
+        ):
             lines.append(re.sub(r"\$([\w=]+)", filled, text) + "\n")
     return "".join(lines)
 
 
 def buckets(model: Model) -> dict[str, int]:
-    """The three sizes, in elements, that Transformers fills in for `auto`: h², 0.9·h² and 10·h of hidden size h.
+    """The three sizes, in elements, that Transformers fills in for `auto`: h², 0.9·h² and 10·h of
+    hidden size h.
 
     >>> from calc.models import load
     >>> buckets(load("llama-3.1-8b"))["reduce_bucket_size"]
@@ -85,13 +93,16 @@ def _values(job: Job, optimizer: str) -> Mapping[str, object]:
     """What the templates may name: the run's fields, and what is made of them."""
     model, targets = job.model, job.lora_targets.split(",")
     return job.settings | {
-        "stage3_param_persistence_threshold": buckets(model)["stage3_param_persistence_threshold"] or 100_000,
+        "stage3_param_persistence_threshold": buckets(model)["stage3_param_persistence_threshold"]
+        or 100_000,
         "model": model.name,
         "nodes": ceil_div(job.world_size, _NODE),
         "replicas": job.world_size // (job.stack.shard_size or 1),
         "stage": job.strategy[-1],
         "optimizer": optimizer,
-        "blocks": model.blocks[0].tensors[0].name.partition(".*")[0] if model.blocks else "model.layers",
+        "blocks": model.blocks[0].tensors[0].name.partition(".*")[0]
+        if model.blocks
+        else "model.layers",
         "embedding": model.first[0].name.removesuffix(".weight"),
         "norm": model.last[0].name.removesuffix(".weight") if model.last else "model.norm",
         "alpha": 2 * job.lora_rank,

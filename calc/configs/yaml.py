@@ -1,6 +1,8 @@
-"""Reads the part of YAML that training configs use: nested mappings, lists of scalars, scalars, {key: scalar}.
+"""Reads the part of YAML that training configs use: nested mappings, lists of scalars, scalars,
+{key: scalar}.
 
-Anchors, aliases and tags are refused before anything could expand, so a file costs no more than its own size.
+Anchors, aliases and tags are refused before anything could expand, so a file costs no more than its
+own size.
 """
 
 from __future__ import annotations
@@ -16,14 +18,21 @@ _ODD = re.compile(r"[-+]?(?:0[\dxob_][\da-fA-F_]*|[\d_]+(?::[\d_.]+)+|\d{4}-\d\d
 _PAIR = re.compile(r"""("[^"\\]*"|'[^']*'|[^\s\-?:,\[\]{}#&*!|>'"%@`][^:#]*?)\s*:(?:\s+(.*))?""")
 _QUOTED = re.compile(r"""(?:'((?:[^']|'')*)'|"([^"\\]*)")(?:\s+#.*)?""")
 _INLINE = re.compile(r"\{(?!.*,\s*- )([^{}\[\]'\"#]+)\}(?:\s+#.*)?")
-_REFUSED = {"&": "anchors", "*": "aliases", "!": "tags", "{": "inline mappings", "[": "inline lists"}
+_REFUSED = {
+    "&": "anchors",
+    "*": "aliases",
+    "!": "tags",
+    "{": "inline mappings",
+    "[": "inline lists",
+}
 _MAX_DEPTH = 20
 
 Lines = list[tuple[int, int, str]]
 
 
 def load(text: str) -> dict[str, object]:
-    """The mapping that a YAML text holds; `InputError`, with the line, for whatever this part of YAML lacks.
+    """The mapping that a YAML text holds; `InputError`, with the line, for whatever this part of
+    YAML lacks.
 
     >>> load("distributed_type: FSDP\\nfsdp_config:\\n  fsdp_version: 2\\n")
     {'distributed_type': 'FSDP', 'fsdp_config': {'fsdp_version': 2}}
@@ -53,15 +62,27 @@ def _mapping(lines: Lines, start: int, depth: int) -> tuple[dict[str, object], i
         number, _, text = lines[start]
         pair = _PAIR.fullmatch(text)
         if not pair or depth > _MAX_DEPTH:
-            _refuse(number, f"is not 'key: value': {text[:40]!r}" if not pair else "is nested too deep")
+            _refuse(
+                number, f"is not 'key: value': {text[:40]!r}" if not pair else "is nested too deep"
+            )
         key = pair[1][1:-1] if pair[1][0] in "'\"" else pair[1]
         value, start = re.sub("^#.*", "", pair[2] or ""), start + 1
         if key in found or key == "<<":
-            _refuse(number, f"has key {key!r}, which is {'given twice' if key in found else 'not read here'}")
+            _refuse(
+                number,
+                f"has key {key!r}, which is {'given twice' if key in found else 'not read here'}",
+            )
         found[key] = _value(value, number)
-        if not value and start < len(lines) and lines[start][2].startswith("- ") and lines[start][1] >= indent:
+        if (
+            not value
+            and start < len(lines)
+            and lines[start][2].startswith("- ")
+            and lines[start][1] >= indent
+        ):
             items, inner = [], lines[start][1]
-            while start < len(lines) and lines[start][1] == inner and lines[start][2].startswith("- "):
+            while (
+                start < len(lines) and lines[start][1] == inner and lines[start][2].startswith("- ")
+            ):
                 items.append(_value(lines[start][2][2:].strip(), lines[start][0]))
                 start += 1
             found[key] = items
@@ -77,7 +98,9 @@ def _value(text: str, number: int) -> object:
         lines = [(number, 0, part.strip()) for part in inline[1].split(",")]
         return _mapping(lines, 0, _MAX_DEPTH)[0] if inline[1].strip() else {}
     if text[:1] in tuple("&*!|>?%@`{["):
-        _refuse(number, f"has what is not read here, {_REFUSED.get(text[0], text[0])}: {text[:40]!r}")
+        _refuse(
+            number, f"has what is not read here, {_REFUSED.get(text[0], text[0])}: {text[:40]!r}"
+        )
     if text[:1] in ("'", '"'):
         if not (quoted := _QUOTED.fullmatch(text)):
             _refuse(number, f"has quoted text that cannot be read: {text[:40]!r}")

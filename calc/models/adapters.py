@@ -17,8 +17,10 @@ NARROW = 256
 def with_adapters(model: Model, *, rank: int, targets: str | Sequence[str] = ALL_LINEAR) -> Model:
     """`model` frozen, with LoRA matrices of `rank` beside the `targets`, as peft 0.21.2 makes them.
 
-    A target of shape (out, in) gets `lora_A` (rank, in) and `lora_B` (out, rank): rank·(in + out) parameters.
-    `targets` is `all-linear`, every linear layer but `lm_head`, or names of modules such as `q_proj`.
+    A target of shape (out, in) gets `lora_A` (rank, in) and `lora_B` (out, rank): rank·(in + out)
+    parameters.
+    `targets` is `all-linear`, every linear layer but `lm_head`, or names of modules such as
+    `q_proj`.
     `rank` is from 1 to the smallest dimension of the targets that are not narrower than 256.
     Raises `InputError` for a bare count, an unknown target, and a rank that is too large.
     Source: arXiv:2106.09685 section 4.1; peft's `LoraConfig` and its conversion of fused experts.
@@ -38,7 +40,9 @@ def with_adapters(model: Model, *, rank: int, targets: str | Sequence[str] = ALL
     dimensions = [min(tensor.shape[-2:]) for tensor in tensors]
     limit = min((size for size in dimensions if size >= NARROW), default=max(dimensions))
     if whole("rank", rank, 1, 10**6) > limit:
-        raise InputError(f"rank {rank} is larger than the smallest dimension of the targets, {limit}")
+        raise InputError(
+            f"rank {rank} is larger than the smallest dimension of the targets, {limit}"
+        )
 
     def adapted(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
         result: list[Tensor] = []
@@ -54,10 +58,18 @@ def with_adapters(model: Model, *, rank: int, targets: str | Sequence[str] = ALL
                     result.append(replace(tensor, name=name, shape=shape, kind="adapter"))
         return tuple(result)
 
-    notes = [f"LoRA of rank {rank} on {', '.join(sorted({_leaf(t) for t in tensors}))}; the base is frozen"]
+    notes = [
+        f"LoRA of rank {rank} on {', '.join(sorted({_leaf(t) for t in tensors}))}; the base is frozen"
+    ]
     if any(t.kind == "expert" for t in model.tensors):
-        took = "adapters too, as peft converts them" if any(t.kind == "expert" for t in tensors) else "no adapters"
-        notes.append(f"the routed experts, 3-D parameters and no linear layers in transformers, get {took}")
+        took = (
+            "adapters too, as peft converts them"
+            if any(t.kind == "expert" for t in tensors)
+            else "no adapters"
+        )
+        notes.append(
+            f"the routed experts, 3-D parameters and no linear layers in transformers, get {took}"
+        )
     return replace(
         model,
         first=adapted(model.first),
@@ -68,9 +80,11 @@ def with_adapters(model: Model, *, rank: int, targets: str | Sequence[str] = ALL
 
 
 def _chosen(model: Model, targets: str | Sequence[str], fused: Mapping[str, str]) -> dict[str, int]:
-    """The tensors that get adapters, and how many ranks each: fused gate and up projections get two.
+    """The tensors that get adapters, and how many ranks each: fused gate and up projections get
+    two.
 
-    `fused` are names of projections that peft takes for parameters of the experts, wherever else they occur.
+    `fused` are names of projections that peft takes for parameters of the experts, wherever else
+    they occur.
     """
     linear = [t.name for t in model.tensors if t.kind == "linear"]
     leaves = dict.fromkeys(name.split(".")[-2] for name in linear)
@@ -91,8 +105,12 @@ def _chosen(model: Model, targets: str | Sequence[str], fused: Mapping[str, str]
     for parameter, leaves_taken in taken.items():
         needed = {leaf for leaf, owner in fused.items() if owner == parameter}
         if leaves_taken != needed:
-            raise InputError(f"peft adapts {' and '.join(sorted(needed))} of this model together; name both or neither")
-        chosen.update({t.name: len(needed) for t in model.tensors if t.name.endswith(f".{parameter}")})
+            raise InputError(
+                f"peft adapts {' and '.join(sorted(needed))} of this model together; name both or neither"
+            )
+        chosen.update(
+            {t.name: len(needed) for t in model.tensors if t.name.endswith(f".{parameter}")}
+        )
     if not chosen:
         raise InputError("LoRA needs at least one target")
     return chosen

@@ -27,7 +27,8 @@ def from_config(config: Mapping[str, Any], name: str) -> Model:
     Of a multimodal config the text part is taken; its vision tower is left out.
     Raises `InputError` for an unknown `model_type` and for missing or impossible fields.
 
-    >>> from_config({"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "vocab_size": 256,
+    >>> from_config({"model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
+    "vocab_size": 256,
     ...              "num_hidden_layers": 2, "num_attention_heads": 4}, "tiny").num_params
     115008
     """
@@ -40,7 +41,9 @@ def from_config(config: Mapping[str, Any], name: str) -> Model:
         raise InputError(message)
     blocks = _blocks(c)
     if num_heads % (num_kv := c.sizes.get("num_key_value_heads", 1)):
-        message = f"num_attention_heads {num_heads} must be a multiple of num_key_value_heads {num_kv}"
+        message = (
+            f"num_attention_heads {num_heads} must be a multiple of num_key_value_heads {num_kv}"
+        )
         raise InputError(message)
     tied = c.flag("tie_word_embeddings") and family.ties
     head = () if tied else (Tensor(name="lm_head.weight", shape=(c["vocab_size"], hidden_size)),)
@@ -71,7 +74,9 @@ def _family(text: Mapping[str, Any]) -> Family:
         raise InputError(f"{error}; or give the number of parameters, as in 70B")
     for field in UNSUPPORTED:
         if text.get(field):
-            raise InputError(f"{field} is not supported; give the number of parameters instead, as in 70B")
+            raise InputError(
+                f"{field} is not supported; give the number of parameters instead, as in 70B"
+            )
     return family
 
 
@@ -116,8 +121,14 @@ def _text_config(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str
             text = {"tie_word_embeddings": config["tie_word_embeddings"], **text}
         left_out = "vision and audio towers are left out"
         notes.append(f"only the text model of this {outer} config is counted: {left_out}")
-    if text.get("num_nextn_predict_layers") or text.get("mtp_num_hidden_layers") or text.get("use_mtp"):
+    if (
+        text.get("num_nextn_predict_layers")
+        or text.get("mtp_num_hidden_layers")
+        or text.get("use_mtp")
+    ):
         notes.append("multi-token-prediction layers are left out, as transformers leaves them out")
     if config.get("quantization_config") or text.get("quantization_config"):
-        notes.append("the checkpoint's quantisation is ignored: its weights are counted as plain tensors")
+        notes.append(
+            "the checkpoint's quantisation is ignored: its weights are counted as plain tensors"
+        )
     return text, notes

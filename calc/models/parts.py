@@ -1,4 +1,6 @@
-"""What one rank of a model-parallel group holds: its slice of every matrix, its experts, its pipeline stage."""
+"""What one rank of a model-parallel group holds: its slice of every matrix, its experts, its
+pipeline stage.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,15 @@ from calc.units import InputError, ceil_div
 
 
 def part(model: Model, *, tp: int = 1, ep: int = 1, pp: int = 1, stage: int = 0) -> Model:
-    """What one rank holds of `model`: 1/tp of the matrices, 1/ep of the experts, one of `pp` stages of layers.
+    """What one rank holds of `model`: 1/tp of the matrices, 1/ep of the experts, one of `pp` stages
+    of layers.
 
-    Projections into heads and MLP are cut by outputs, those out of them by inputs, embedding and head by vocabulary
-    (rounded up); norms and routers are on every rank. The first stage has the embedding, the last the final norm and
-    the head, and a copy of the embedding where they are tied.
-    Raises `InputError` where a degree does not divide what it cuts, or a layer's parallel form is not known.
+    Projections into heads and MLP are cut by outputs, those out of them by inputs, embedding and
+    head by vocabulary (rounded up); norms and routers are on every rank. The first stage has the
+    embedding, the last the final norm and the head, and a copy of the embedding where they are
+    tied.
+    Raises `InputError` where a degree does not divide what it cuts, or a layer's parallel form is
+    not known.
     Source: Megatron-LM's tensor and pipeline parallelism (arXiv:1909.08053, arXiv:2104.04473).
 
     >>> from calc.models import load
@@ -28,18 +33,29 @@ def part(model: Model, *, tp: int = 1, ep: int = 1, pp: int = 1, stage: int = 0)
     if tp == ep == pp == 1:
         return model
     if not model.has_architecture:
-        raise InputError(f"{model.name} is a bare count; tp, pp and ep need the shapes of a model's layers")
-    if ep > 1 and not any(tensor.kind == "expert" for block in model.blocks for tensor in block.tensors):
+        raise InputError(
+            f"{model.name} is a bare count; tp, pp and ep need the shapes of a model's layers"
+        )
+    if ep > 1 and not any(
+        tensor.kind == "expert" for block in model.blocks for tensor in block.tensors
+    ):
         raise InputError(f"ep {ep} needs a model with experts; {model.name} has none")
     if pp > model.num_layers:
         raise InputError(f"pp {pp} is more than the {model.num_layers} layers of {model.name}")
-    heads = {name: int(str(model.config.get(name) or tp)) for name in ("num_attention_heads", "num_key_value_heads")}
+    heads = {
+        name: int(str(model.config.get(name) or tp))
+        for name in ("num_attention_heads", "num_key_value_heads")
+    }
     sizes = {name: _divided(name, size, "tp", tp) for name, size in heads.items()}
     sizes["vocab_size"] = ceil_div(int(str(model.config["vocab_size"])), tp)
     begin, end = (model.num_layers * index // pp for index in (stage, stage + 1))
     family = family_of(model)
     slices = family.slices if family else {}
-    copy = tuple(replace(t, name="lm_head.weight", kind="linear") for t in model.first if model.tied and pp > 1)
+    copy = tuple(
+        replace(t, name="lm_head.weight", kind="linear")
+        for t in model.first
+        if model.tied and pp > 1
+    )
 
     def cut(tensors: Iterable[Tensor], held: bool = True) -> tuple[Tensor, ...]:
         return tuple(_slice(tensor, slices, tp, ep) for tensor in tensors if held)
@@ -49,14 +65,17 @@ def part(model: Model, *, tp: int = 1, ep: int = 1, pp: int = 1, stage: int = 0)
         model,
         config={**model.config, **sizes},
         first=cut(model.first, stage == 0),
-        blocks=tuple(replace(b, layers=held, tensors=cut(b.tensors)) for b, held in layers.items() if held),
+        blocks=tuple(
+            replace(b, layers=held, tensors=cut(b.tensors)) for b, held in layers.items() if held
+        ),
         last=cut((*model.last, *copy), stage == pp - 1),
         tied=model.tied and pp == 1,
     )
 
 
 def stages(model: Model, pp: int) -> tuple[int, ...]:
-    """The pipeline stages unlike every earlier one, by their layers and ends: one of them is the largest.
+    """The pipeline stages unlike every earlier one, by their layers and ends: one of them is the
+    largest.
 
     >>> from calc.models import load
     >>> stages(load("llama-3.3-70b"), 8)
@@ -65,14 +84,21 @@ def stages(model: Model, pp: int) -> tuple[int, ...]:
     seen: dict[object, int] = {}
     for stage in range(pp):
         found = part(model, pp=pp, stage=stage)
-        alike = (tuple((b.name, len(b.layers)) for b in found.blocks), bool(found.first), bool(found.last))
+        alike = (
+            tuple((b.name, len(b.layers)) for b in found.blocks),
+            bool(found.first),
+            bool(found.last),
+        )
         seen.setdefault(alike, stage)
     return tuple(seen.values())
 
 
 def only(model: Model, *, experts: bool) -> Model:
     """The routed experts of `model` alone, or all but them."""
-    blocks = (replace(b, tensors=tuple(t for t in b.tensors if (t.kind == "expert") == experts)) for b in model.blocks)
+    blocks = (
+        replace(b, tensors=tuple(t for t in b.tensors if (t.kind == "expert") == experts))
+        for b in model.blocks
+    )
     first, last = ((), ()) if experts else (model.first, model.last)
     return replace(model, first=first, blocks=tuple(blocks), last=last)
 
@@ -100,7 +126,9 @@ def _slice(tensor: Tensor, slices: Mapping[str, str], tp: int, ep: int) -> Tenso
 
 
 def _module(name: str) -> tuple[str, str]:
-    """The module of a tensor and the last word of its name; a parameter of a module may be one itself."""
+    """The module of a tensor and the last word of its name; a parameter of a module may be one
+    itself.
+    """
     parent, _, leaf = name.removesuffix(".default.weight").removesuffix("_bias").rpartition(".")
     inside = leaf in ("weight", "bias", "lora_A", "lora_B")
     return parent.rpartition(".")[2] if inside else leaf, leaf

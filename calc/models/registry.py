@@ -18,13 +18,17 @@ from calc.units import InputError, records
 
 MAX_PARAMS = 10**15
 MAX_FILE_BYTES = 10**6
-_COUNT = re.compile(r"([+-]?[0-9][0-9_,]{0,40}(?:\.[0-9]{1,40})?)(?:e\+?([0-9]{1,3}))?\s*([kmbt]?)", re.IGNORECASE)
+_COUNT = re.compile(
+    r"([+-]?[0-9][0-9_,]{0,40}(?:\.[0-9]{1,40})?)(?:e\+?([0-9]{1,3}))?\s*([kmbt]?)", re.IGNORECASE
+)
 _POWERS = {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}
 
 
 @cache
 def known() -> tuple[Mapping[str, Any], ...]:
-    """The records of `calc/data/models.json` in its order: id, short name, config, source, Hub total."""
+    """The records of `calc/data/models.json` in its order: id, short name, config, source, Hub
+    total.
+    """
     return tuple(MappingProxyType(record) for record in records("models"))
 
 
@@ -40,7 +44,8 @@ def _names() -> Mapping[str, Mapping[str, Any]]:
 
 
 def load(model: str) -> Model:
-    """The model that `model` names: a known id or short name, a path, or a bare count of parameters.
+    """The model that `model` names: a known id or short name, a path, or a bare count of
+    parameters.
 
     Names are read in any case, with or without `-Instruct`.
     A path is that of a `config.json` or of its folder.
@@ -87,11 +92,15 @@ def _bare_count(text: str, match: re.Match[str]) -> Model:
     power = int(exponent or 0) + _POWERS[unit.lower()]
     numel = Fraction(re.sub("[_,]", "", digits)) * 10**power
     if numel.denominator != 1 or not 1 <= numel <= MAX_PARAMS:
-        raise InputError(f"a count of parameters is a whole number from 1 to 10^15, not {text[:40]!r}")
+        raise InputError(
+            f"a count of parameters is a whole number from 1 to 10^15, not {text[:40]!r}"
+        )
     why = "a bare count has no architecture, so activations, padding and the peak are not computed"
     told = f"{int(numel):,} parameters are taken as one tensor: {why}"
     one = Tensor(name="parameters", shape=(int(numel),), kind="other")
-    return Model(name=text, model_type="", config=MappingProxyType({}), first=(one,), assumptions=(told,))
+    return Model(
+        name=text, model_type="", config=MappingProxyType({}), first=(one,), assumptions=(told,)
+    )
 
 
 def _read(path: Path) -> Mapping[str, Any]:

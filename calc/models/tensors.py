@@ -91,13 +91,21 @@ class Model:
 
     @property
     def num_params(self) -> int:
-        """Parameters, tied matrices once; buffers, vision towers and prediction heads are not counted."""
-        return _sum(self.first) + sum(len(b.layers) * b.numel for b in self.blocks) + _sum(self.last)
+        """Parameters, tied matrices once; buffers, vision towers and prediction heads are not
+        counted.
+        """
+        return (
+            _sum(self.first) + sum(len(b.layers) * b.numel for b in self.blocks) + _sum(self.last)
+        )
 
     @property
     def num_active(self) -> int:
-        """Parameters that one token uses, embedding and head counted: the total without unchosen experts."""
-        return sum(t.count * t.numel * t.active.numerator // t.active.denominator for t in self.tensors)
+        """Parameters that one token uses, embedding and head counted: the total without unchosen
+        experts.
+        """
+        return sum(
+            t.count * t.numel * t.active.numerator // t.active.denominator for t in self.tensors
+        )
 
     @property
     def num_trainable(self) -> int:
@@ -123,7 +131,11 @@ class Model:
 @lru_cache(maxsize=256)
 def _merged(model: Model) -> tuple[Tensor, ...]:
     found: dict[Tensor, int] = {}
-    for section, layers in ((model.first, 1), *((b.tensors, len(b.layers)) for b in model.blocks), (model.last, 1)):
+    for section, layers in (
+        (model.first, 1),
+        *((b.tensors, len(b.layers)) for b in model.blocks),
+        (model.last, 1),
+    ):
         for tensor in section:
             one = replace(tensor, count=1)
             found[one] = found.get(one, 0) + tensor.count * layers

@@ -1,4 +1,6 @@
-"""Tables of bytes per parameter: who counts which, who keeps a master copy, what more GPUs divide and what not."""
+"""Tables of bytes per parameter: who counts which, who keeps a master copy, what more GPUs divide
+and what not.
+"""
 
 from __future__ import annotations
 
@@ -32,20 +34,25 @@ def accountings_table() -> str:
 
 
 def set_ups_table() -> str:
-    """Whether each common set-up keeps a master copy, by which flag, and its bytes per parameter with AdamW.
+    """Whether each common set-up keeps a master copy, by which flag, and its bytes per parameter
+    with AdamW.
 
     Source: that of its record, or where it has none that of its recipe.
     """
     rows = []
     for record in records("set-ups"):
         recipe = RECIPES[record["recipe"]]
-        total = sum(copy.itemsize for copy in recipe.copies) + _ADAMW.nominal_bytes(recipe.state_dtype)
+        total = sum(copy.itemsize for copy in recipe.copies) + _ADAMW.nominal_bytes(
+            recipe.state_dtype
+        )
         rows.append([record["set_up"], record["flag"], record["master"], total, f"`{recipe.name}`"])
     return markdown(["Set-up", "Flag", "Master copy", ">With AdamW", "Recipe"], rows)
 
 
 def parts_table(model: Model, count: int) -> str:
-    """Bytes per parameter of DeepSpeed and FSDP at each stage; weights that FSDP leaves gathered are their own line."""
+    """Bytes per parameter of DeepSpeed and FSDP at each stage; weights that FSDP leaves gathered
+    are their own line.
+    """
     whole = "FSDP, weights left gathered"
     stacks = {"DeepSpeed ZeRO-1": "zero1", "DeepSpeed ZeRO-2": "zero2", "DeepSpeed ZeRO-3": "zero3"}
     rows = []
@@ -53,23 +60,44 @@ def parts_table(model: Model, count: int) -> str:
         job = Job.of(model=model, world_size=count, strategy=strategy)
         states, gathered = estimate(job).states, 2 * model.num_params if title == whole else 0
         parts = [*(getattr(states, line) for line in LINES), gathered, states.total + gathered]
-        cells = [per_param(part, model.num_params) if part else "–" for part in (*parts, undivided(job) + gathered)]
+        cells = [
+            per_param(part, model.num_params) if part else "–"
+            for part in (*parts, undivided(job) + gathered)
+        ]
         rows.append([title, *cells])
-    return markdown(["Run", *_HEADS, ">Gathered weights", ">Total", ">Does not shrink with N"], rows)
+    return markdown(
+        ["Run", *_HEADS, ">Gathered weights", ">Total", ">Does not shrink with N"], rows
+    )
 
 
 def growth_table(model: Model, counts: Sequence[int]) -> str:
-    """States per GPU by strategy and number of GPUs, and the part that no number of GPUs makes smaller."""
-    stacks = (("ddp", "zero"), ("zero1", "zero"), ("zero2", "zero"), ("zero3", "zero"), ("fsdp2", "fsdp2-mixed"))
+    """States per GPU by strategy and number of GPUs, and the part that no number of GPUs makes
+    smaller.
+    """
+    stacks = (
+        ("ddp", "zero"),
+        ("zero1", "zero"),
+        ("zero2", "zero"),
+        ("zero3", "zero"),
+        ("fsdp2", "fsdp2-mixed"),
+    )
     rows = []
     for name, recipe_name in stacks:
         strategy, recipe = get_strategy(name), get_recipe(recipe_name)
         whole = [copy for copy in recipe.copies if copy.stage > strategy.stage]
-        fixed = sum(copy.itemsize for copy in whole) + (0 if strategy.stage else _ADAMW.nominal_bytes("fp32"))
+        fixed = sum(copy.itemsize for copy in whole) + (
+            0 if strategy.stage else _ADAMW.nominal_bytes("fp32")
+        )
         states = (_states(model, name, recipe_name, count).total for count in counts)
-        never = f"**{size(fixed * model.num_trainable)}** ({fixed} per parameter)" if fixed else "nothing"
+        never = (
+            f"**{size(fixed * model.num_trainable)}** ({fixed} per parameter)"
+            if fixed
+            else "nothing"
+        )
         rows.append([strategy.title, *map(size, states), never])
-    return markdown(["Strategy", *(f">{count:,} GPUs" for count in counts), ">Does not shrink with N"], rows)
+    return markdown(
+        ["Strategy", *(f">{count:,} GPUs" for count in counts), ">Does not shrink with N"], rows
+    )
 
 
 def _states(model: Model, strategy: str, recipe: str, count: int) -> ModelStates:
@@ -78,7 +106,11 @@ def _states(model: Model, strategy: str, recipe: str, count: int) -> ModelStates
 
 def rounding_table(cuts: Iterable[tuple[Model, int]]) -> str:
     """By how much the AdamW state of the fullest rank passes one N-th, for each way to cut."""
-    ways = {"FSDP2": ("fsdp2", "fsdp2-mixed"), "FSDP1": ("fsdp1", "fsdp2-mixed"), "DeepSpeed": ("zero3", "zero")}
+    ways = {
+        "FSDP2": ("fsdp2", "fsdp2-mixed"),
+        "FSDP1": ("fsdp1", "fsdp2-mixed"),
+        "DeepSpeed": ("zero3", "zero"),
+    }
     ways["ZeroRedundancyOptimizer"] = ("zero1", "pure-bf16")
     rows = []
     for model, count in cuts:
@@ -91,7 +123,9 @@ def rounding_table(cuts: Iterable[tuple[Model, int]]) -> str:
 
 
 def formulas_table() -> str:
-    """Bytes per parameter of every recipe with AdamW under each stage that it runs with: whole part + divided part."""
+    """Bytes per parameter of every recipe with AdamW under each stage that it runs with: whole part
+    + divided part.
+    """
     rows = []
     for name, recipe in RECIPES.items():
         stages = {item.stage for item in STRATEGIES.values() if item.name in recipe.strategies}
@@ -108,7 +142,9 @@ def formulas_table() -> str:
 
 
 def shards_table(numel: int, counts: Iterable[int]) -> str:
-    """State in bytes on the fullest of N ranks, of one bf16 vector cut into N: where a block optimizer stops saving."""
+    """State in bytes on the fullest of N ranks, of one bf16 vector cut into N: where a block
+    optimizer stops saving.
+    """
     names = ("adamw", "adamw8bit", "adamw8bit-torchao", "adamw4bit-torchao")
     rows = []
     for count in counts:

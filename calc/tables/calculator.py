@@ -1,4 +1,5 @@
-"""The calculator page's answer as HTML: verdict, bars against the card, ledger, what would change it.
+"""The calculator page's answer as HTML: verdict, bars against the card, ledger, what would change
+it.
 
 The same strings are made while the site is built and in the reader's browser.
 """
@@ -32,10 +33,14 @@ def calculator(found: Estimate, gpu: Gpu) -> str:
 
 
 def options(job: Job) -> dict[str, str]:
-    """The command line's options that make `run` of its model: GPUs, strategy, and what is not the default."""
+    """The command line's options that make `run` of its model: GPUs, strategy, and what is not the
+    default.
+    """
     usual = Job.of(model=job.model, world_size=job.world_size, strategy=job.strategy)
     differs = {name: value for name, value in job.settings.items() if value != usual.settings[name]}
-    chosen = {name: value for name, value in differs.items() if name not in ("world_size", "strategy")}
+    chosen = {
+        name: value for name, value in differs.items() if name not in ("world_size", "strategy")
+    }
     given = {"gpus": job.world_size, "strategy": job.strategy, **chosen}
     return {name.replace("_", "-"): _written(value) for name, value in given.items()}
 
@@ -45,7 +50,8 @@ def _written(value: object) -> str:
 
 
 def query(job: Job, gpu: Gpu) -> str:
-    """The address of `run` on `gpu`, what follows the page's own: the command line's words as a query.
+    """The address of `run` on `gpu`, what follows the page's own: the command line's words as a
+    query.
 
     >>> query(Job.of(model=models.load("llama-3.1-8b")), gpus.get("b200-sxm"))
     '?model=llama-3.1-8b&gpus=1&strategy=single&gpu=b200-sxm'
@@ -55,12 +61,17 @@ def query(job: Job, gpu: Gpu) -> str:
 
 
 def _quoted(value: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._,/-]", lambda m: "".join(f"%{byte:02X}" for byte in m[0].encode()), value)
+    return re.sub(
+        r"[^A-Za-z0-9._,/-]", lambda m: "".join(f"%{byte:02X}" for byte in m[0].encode()), value
+    )
 
 
 def _name(job: Job) -> str:
     """The short name of a known model, else what the reader wrote."""
-    return next((record["name"] for record in models.known() if record["id"] == job.model.name), job.model.name)
+    return next(
+        (record["name"] for record in models.known() if record["id"] == job.model.name),
+        job.model.name,
+    )
 
 
 def _limit(gpu: Gpu) -> int:
@@ -69,7 +80,11 @@ def _limit(gpu: Gpu) -> int:
 
 def _word(said: Verdict | None, tag: str = "span") -> str:
     word = str(said or "no verdict")
-    return f'<{tag} class="verdict-{_CLASSES[said]}">{word.capitalize()}</{tag}>' if said else word.capitalize()
+    return (
+        f'<{tag} class="verdict-{_CLASSES[said]}">{word.capitalize()}</{tag}>'
+        if said
+        else word.capitalize()
+    )
 
 
 def _need(found: Estimate) -> int:
@@ -78,18 +93,24 @@ def _need(found: Estimate) -> int:
 
 def _verdict(found: Estimate, gpu: Gpu) -> str:
     limit, count = _limit(gpu), f"{found.job.world_size:,} × {short(gpu.name)}"
-    sees = f"shows a process {size(limit, 'GB', 2)}" if gpu.visible_bytes else f"is labelled {size(limit)}"
+    sees = (
+        f"shows a process {size(limit, 'GB', 2)}"
+        if gpu.visible_bytes
+        else f"is labelled {size(limit)}"
+    )
     out = [f'<p class="calc-word">{_word(verdict(found, gpu), "strong")} on {escape(count)}.</p>']
     if found.peak:
         peak = found.peak
         out.append(
-            f"<p>PyTorch allocates {size(peak.bytes)} per GPU at the peak, in {escape(peak.phase)}. "
-            f"With CUDA's context, NCCL and fragmentation the process needs {size(peak.low)} to {size(peak.high)}. "
+            f"<p>PyTorch allocates {size(peak.bytes)} per GPU at the peak, "
+            f"in {escape(peak.phase)}. With CUDA's context, NCCL and fragmentation "
+            f"the process needs {size(peak.low)} to {size(peak.high)}. "
             f"The card {sees}: {_room(limit - peak.high, limit - peak.low)}.</p>"
         )
     else:
         out.append(
-            f"<p>Weights, gradients and optimizer keep {size(found.states.total)} per GPU; the card {sees}. "
+            f"<p>Weights, gradients and optimizer keep {size(found.states.total)} per GPU; "
+            f"the card {sees}. "
             "What comes on top at the peak is not known for this run.</p>"
         )
     return f'<div class="calc-verdict" role="status">{"".join(out)}</div>'
@@ -116,20 +137,25 @@ def _figure(found: Estimate, gpu: Gpu) -> str:
         parts = dict.fromkeys(_SERIES, 0)
         for line in phase.lines:
             parts[_series(line)] += line.bytes
-        worst = found.peak and name == found.peak.phase
-        if found.peak and worst:
+        title = name.capitalize()
+        if found.peak and name == found.peak.phase:
             parts["allowance"] += found.peak.high - found.peak.bytes
-        rows[name.capitalize() + ", allowance included" * bool(worst)] = parts
+            title += ", allowance included"
+        rows[title] = parts
     rows = rows or {"Kept between steps": {line: getattr(found.states, line) for line in LINES}}
     told = "; ".join(f"{name}: {size(sum(parts.values()))}" for name, parts in rows.items())
     return bars(rows, _limit(gpu), short(gpu.name), "Memory of one GPU by phase", f"{told}.")
 
 
 def _ledger(found: Estimate) -> str:
-    """Every line in every phase, the exact bytes at the worst instant; under it the one-line formula."""
+    """Every line in every phase, the exact bytes at the worst instant; under it the one-line
+    formula.
+    """
     phases = found.phases or {}
     lines = {line.line: line.kind for phase in phases.values() for line in phase.lines}
-    amounts = {name: {line.line: line.bytes for line in phase.lines} for name, phase in phases.items()}
+    amounts = {
+        name: {line.line: line.bytes for line in phase.lines} for name, phase in phases.items()
+    }
     worst = found.peak.phase if found.peak else "kept"
     if not phases:
         amounts = {worst: {line: getattr(found.states, line) for line in LINES}}
@@ -144,10 +170,19 @@ def _ledger(found: Estimate) -> str:
         for line, kind in lines.items()
     ]
     totals = [sum(parts.values()) for parts in amounts.values()]
-    rows.append(["Total", *(size(total, "GB", 2) for total in totals), number(sum(amounts[worst].values())), ""])
+    rows.append(
+        [
+            "Total",
+            *(size(total, "GB", 2) for total in totals),
+            number(sum(amounts[worst].values())),
+            "",
+        ]
+    )
     heads = ["Line", *(f">{name.capitalize()}" for name in amounts), f">Bytes in {worst}", "Kind"]
     paper = found.one_line.total
-    told = f"<p>The one-line formula says {size(paper)} for this run.</p>" if paper is not None else ""
+    told = (
+        f"<p>The one-line formula says {size(paper)} for this run.</p>" if paper is not None else ""
+    )
     if found.host_per_node_bytes:
         told += f"<p>A node's host memory needs {size(found.host_per_node_bytes)} at its worst.</p>"
     return f"<h3>Where every byte is</h3>{_table(heads, rows, total=True)}{told}"
@@ -169,7 +204,11 @@ def _changes(job: Job) -> Iterator[tuple[str, str, dict[str, Any]]]:
     if job.world_size > 1:
         yield "FSDP2, fp32 shards", "bf16 computing, the shard is the master", fsdp2
         yield "AdamW in pure bf16", "no fp32 master copy", bf16
-        yield "8-bit Adam in pure bf16", "no fp32 master copy", {**bf16, "strategy": "fsdp1", "optimizer": "adamw8bit"}
+        yield (
+            "8-bit Adam in pure bf16",
+            "no fp32 master copy",
+            {**bf16, "strategy": "fsdp1", "optimizer": "adamw8bit"},
+        )
     yield "Optimizer on the host", "slower steps, host memory", {"offload": "optimizer"}
     yield "Everything on the host", "much slower steps, host memory", {"offload": "all"}
     if not job.lora_rank:
@@ -180,7 +219,9 @@ def _changes(job: Job) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _alternatives(found: Estimate, gpu: Gpu) -> str:
-    """What needs less than `found`, and larger cards: each with its price, its peak and a link that takes it."""
+    """What needs less than `found`, and larger cards: each with its price, its peak and a link that
+    takes it.
+    """
     job, rows = found.job, []
     for title, price, changes in _changes(job):
         try:
@@ -193,7 +234,11 @@ def _alternatives(found: Estimate, gpu: Gpu) -> str:
     for slug in () if fits else ("h200-sxm5", "b200-sxm", "b300-sxm"):
         card = gpus.get(slug)
         if _limit(card) > _limit(gpu):
-            rows.append(_alternative(f"{job.world_size:,} × {short(card.name)}", "a larger card", found, card))
+            rows.append(
+                _alternative(
+                    f"{job.world_size:,} × {short(card.name)}", "a larger card", found, card
+                )
+            )
     if not rows:
         return ""
     peak = ">Peak per GPU" if found.peak else ">States per GPU"
@@ -214,35 +259,46 @@ def _files(job: Job) -> str:
         except InputError:  # this library has no words for the run
             continue
     folded = "".join(
-        f'<details data-name="{file.format.format}"><summary>{escape(file.format.title)}: {escape(file.name)}</summary>'
+        f'<details data-name="{file.format.format}">'
+        f"<summary>{escape(file.format.title)}: {escape(file.name)}</summary>"
         f"{_code(file.text, file.format.format)}</details>"
         for file in files
     )
-    none = "<p>No library's file says this run as it is; another recipe or strategy may have one.</p>"
+    none = (
+        "<p>No library's file says this run as it is; another recipe or strategy may have one.</p>"
+    )
     return f"<h3>Files to copy</h3>{folded or none}"
 
 
 def _foot(found: Estimate, gpu: Gpu) -> str:
     name, given = _name(found.job), {**options(found.job), "gpu": gpu.slug}
-    words = [f"'{name}'" if " " in name else name, *(f"--{name} {value}" for name, value in given.items())]
+    words = [
+        f"'{name}'" if " " in name else name,
+        *(f"--{name} {value}" for name, value in given.items()),
+    ]
     told = "".join(f"<li>{escape(line)}</li>" for line in found.assumptions)
-    return (
-        f"<h3>The same on the command line</h3>{_code('python -m calc estimate ' + ' '.join(words), 'command')}"
-        f"<h3>Assumed</h3><ul>{told}</ul>"
-    )
+    command = _code("python -m calc estimate " + " ".join(words), "command")
+    return f"<h3>The same on the command line</h3>{command}<h3>Assumed</h3><ul>{told}</ul>"
 
 
 def _code(text: str, name: str) -> str:
-    return f'<pre class="calc-code" id="calc-code-{name}"><code tabindex="0">{escape(text)}</code></pre>'
+    code = f'<code tabindex="0">{escape(text)}</code>'
+    return f'<pre class="calc-code" id="calc-code-{name}">{code}</pre>'
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, total: bool = False) -> str:
-    """An HTML table of cells that are HTML; a heading with a leading `>` is right-aligned, `total` as in Markdown."""
+    """An HTML table of cells that are HTML; a heading with a leading `>` is right-aligned, `total`
+    as in Markdown.
+    """
     style = [' style="text-align: right"' if column.startswith(">") else "" for column in columns]
-    heads = "".join(f"<th{s}>{escape(c.removeprefix('>'))}</th>" for c, s in zip(columns, style, strict=True))
+    heads = "".join(
+        f"<th{s}>{escape(c.removeprefix('>'))}</th>" for c, s in zip(columns, style, strict=True)
+    )
     body = [list(row) for row in rows]
     if total:
         body[-1] = [f"<strong>{cell}</strong>" if cell else "" for cell in body[-1]]
-    lines = ("".join(f"<td{s}>{cell}</td>" for cell, s in zip(row, style, strict=True)) for row in body)
+    lines = (
+        "".join(f"<td{s}>{cell}</td>" for cell, s in zip(row, style, strict=True)) for row in body
+    )
     inner = "".join(f"<tr>{line}</tr>" for line in lines)
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{inner}</tbody></table>"

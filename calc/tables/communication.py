@@ -1,4 +1,6 @@
-"""Tables and the figure of bytes on the wire: by strategy, by link, and the tokens that hide a link."""
+"""Tables and the figure of bytes on the wire: by strategy, by link, and the tokens that hide a
+link.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ from calc.units import decimal
 
 def _ways(model: Model, world_size: int) -> dict[str, Job]:
     """The runs that are compared, by title."""
-    named = [Job.of(model=model, world_size=world_size, strategy=name) for name in ("ddp", "zero1", "zero2", "zero3")]
+    named = [
+        Job.of(model=model, world_size=world_size, strategy=name)
+        for name in ("ddp", "zero1", "zero2", "zero3")
+    ]
     bf16 = Job.of(model=model, world_size=world_size, strategy="fsdp2", reduce_dtype="bf16")
     return {strategy_title(job): job for job in named} | {
         "FSDP2, reduced in bf16": bf16,
@@ -32,17 +37,33 @@ def _ways(model: Model, world_size: int) -> dict[str, Job]:
 
 
 def volume_table(model: Model, world_size: int, micro_steps: int = 8) -> str:
-    """What each strategy sends per GPU in an optimizer step of one and of several micro-steps, beside DDP."""
+    """What each strategy sends per GPU in an optimizer step of one and of several micro-steps,
+    beside DDP.
+    """
     rows, first = [], 0
     for title, job in _ways(model, world_size).items():
-        one, many = (sum(c.num_bytes for c in collectives(job.but(accumulation=count))) for count in (1, micro_steps))
+        one, many = (
+            sum(c.num_bytes for c in collectives(job.but(accumulation=count)))
+            for count in (1, micro_steps)
+        )
         first = first or one
         rows.append([title, size(one), _times(one, first), size(many), _times(many, first)])
-    return markdown(["Strategy", ">1 micro-step", ">Against DDP", f">{micro_steps} micro-steps", ">Against DDP"], rows)
+    return markdown(
+        [
+            "Strategy",
+            ">1 micro-step",
+            ">Against DDP",
+            f">{micro_steps} micro-steps",
+            ">Against DDP",
+        ],
+        rows,
+    )
 
 
 def volume_bars(model: Model, world_size: int, title: str) -> str:
-    """What each strategy sends per GPU in a step of one micro-step, as bars of weights and gradients."""
+    """What each strategy sends per GPU in a step of one micro-step, as bars of weights and
+    gradients.
+    """
     rows: dict[str, dict[str, int]] = {}
     for name, job in _ways(model, world_size).items():
         parts = dict.fromkeys(("gradients", "weights"), 0)
@@ -62,14 +83,20 @@ def _times(part: int, whole: int) -> str:
 def parts_table(job: Job) -> str:
     """The collectives of one optimizer step of a run, each with its exact bytes per GPU."""
     found = collectives(job)
-    rows = [[c.name, c.what, c.ranks, c.times, number(c.num_bytes), size(c.num_bytes)] for c in found]
+    rows = [
+        [c.name, c.what, c.ranks, c.times, number(c.num_bytes), size(c.num_bytes)] for c in found
+    ]
     total = sum(c.num_bytes for c in found)
     rows.append(["Total", "", "", "", number(total), size(total)])
-    return markdown(["Collective", "Of", ">Ranks", ">Times", ">Bytes", ">Rounded"], rows, total=True)
+    return markdown(
+        ["Collective", "Of", ">Ranks", ">Times", ">Bytes", ">Rounded"], rows, total=True
+    )
 
 
 def waits_table(job: Job, gpu: Gpu, mfu_percent: int) -> str:
-    """Every link of a run: what crosses it, for how long at least, and how much of the step is left for computing."""
+    """Every link of a run: what crosses it, for how long at least, and how much of the step is left
+    for computing.
+    """
     rows = [
         [
             wait.title,
@@ -81,13 +108,25 @@ def waits_table(job: Job, gpu: Gpu, mfu_percent: int) -> str:
         ]
         for wait in waits(job, collectives(job), gpu, mfu_percent=mfu_percent)
     ]
-    heads = (">At least", ">Takes", ">Computing", ">Computes, overlapped", ">Not overlapped", ">Break-even tokens")
+    heads = (
+        ">At least",
+        ">Takes",
+        ">Computing",
+        ">Computes, overlapped",
+        ">Not overlapped",
+        ">Break-even tokens",
+    )
     return markdown(["Link", *heads], rows)
 
 
 def break_even_bars(job: Job, gpu: Gpu, mfu_percent: int, title: str) -> str:
-    """Tokens per GPU and micro-step that hide each link, as bars on a logarithmic scale with the run's own drawn in."""
-    found = sorted(waits(job, collectives(job), gpu, mfu_percent=mfu_percent), key=lambda w: w.break_even_tokens)
+    """Tokens per GPU and micro-step that hide each link, as bars on a logarithmic scale with the
+    run's own drawn in.
+    """
+    found = sorted(
+        waits(job, collectives(job), gpu, mfu_percent=mfu_percent),
+        key=lambda w: w.break_even_tokens,
+    )
     tokens = job.tokens
     decades = len(str(max(tokens, *(wait.break_even_tokens for wait in found)))) - 1
 
@@ -103,7 +142,10 @@ def break_even_bars(job: Job, gpu: Gpu, mfu_percent: int, title: str) -> str:
         f'<figure class="fig"><svg class="fig-bars" role="img" width="100%" height="{height}" '
         f'aria-labelledby="{ident}-t {ident}-d"><title id="{ident}-t">{escape(title)}</title>'
         f'<desc id="{ident}-d">Tokens that hide the link. {escape(told)}.</desc>',
-        *(f'<line class="fig-grid" x1="{at(10**n)}" x2="{at(10**n)}" {upright}/>' for n in range(2, decades + 1)),
+        *(
+            f'<line class="fig-grid" x1="{at(10**n)}" x2="{at(10**n)}" {upright}/>'
+            for n in range(2, decades + 1)
+        ),
     ]
     for index, wait in enumerate(found):
         top, series = 46 * index, "weights" if wait.break_even_tokens <= tokens else "optimizer"
@@ -111,7 +153,8 @@ def break_even_bars(job: Job, gpu: Gpu, mfu_percent: int, title: str) -> str:
             f'<text class="fig-label" x="0" y="{top + 15}">{escape(wait.title)} · '
             f'{number(wait.break_even_tokens)} tokens</text><rect class="fig-bar series-{series}" '
             f'x="0" y="{top + 21}" width="{at(wait.break_even_tokens)}" height="18"/>'
-            f'<line class="fig-limit" x1="{at(tokens)}" x2="{at(tokens)}" y1="{top + 18}" y2="{top + 42}"/>'
+            f'<line class="fig-limit" x1="{at(tokens)}" x2="{at(tokens)}" '
+            f'y1="{top + 18}" y2="{top + 42}"/>'
         )
     out.append(
         f'<text class="fig-limit-label" x="{at(tokens)}" y="{height - 6}" dx="4">'
@@ -132,7 +175,9 @@ def stages_table(models: Iterable[Model], gpu: Gpu, world_size: int) -> str:
 
 
 def lora_table(model: Model, gpu: Gpu, world_size: int) -> str:
-    """The peak of LoRA of rank 16 by strategy and dtype of the frozen base, with its verdict on a card."""
+    """The peak of LoRA of rank 16 by strategy and dtype of the frozen base, with its verdict on a
+    card.
+    """
     rows = []
     for title, base in (("LoRA, bf16 base", "bf16"), ("QLoRA, NF4 base", "nf4")):
         jobs = [
@@ -140,7 +185,9 @@ def lora_table(model: Model, gpu: Gpu, world_size: int) -> str:
             for name, count in (("single", 1), ("zero2", world_size), ("fsdp2", world_size))
         ]
         rows.append([title, *(_judged(job, gpu) for job in jobs)])
-    return markdown(["Run", ">One GPU", f">ZeRO-2 on {world_size}", f">FSDP2 on {world_size}"], rows)
+    return markdown(
+        ["Run", ">One GPU", f">ZeRO-2 on {world_size}", f">FSDP2 on {world_size}"], rows
+    )
 
 
 def _judged(job: Job, gpu: Gpu) -> str:

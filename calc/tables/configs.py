@@ -1,4 +1,6 @@
-"""Published config files and their runs, the names of sharding in each library, and what a key costs."""
+"""Published config files and their runs, the names of sharding in each library, and what a key
+costs.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,16 @@ def files() -> dict[str, configs.File]:
 
 
 def tabs(name: str) -> str:
-    """A tab for each framework: the published file of that run, or why the framework has no words for it."""
+    """A tab for each framework: the published file of that run, or why the framework has no words
+    for it.
+    """
     (_, job, order), published = jobs()[name], files()
     shown = {
-        key: [file for path, file in published.items() if path.startswith(f"{name}/") and file.format == form]
+        key: [
+            file
+            for path, file in published.items()
+            if path.startswith(f"{name}/") and file.format == form
+        ]
         for key, form in configs.FORMATS.items()
     }
     found = [*next(found[0] for found in shown.values() if found).head[:2], ""]
@@ -50,13 +58,18 @@ def tabs(name: str) -> str:
         form = configs.FORMATS[key]
         found += [f'=== "{form.title.removeprefix("Transformers ")}"', ""]
         for file in shown[key]:
-            link = f"[`{file.name}`]({_FOLDER}/{name}/{file.name})" + " for Transformers" * file.auto
+            link = (
+                f"[`{file.name}`]({_FOLDER}/{name}/{file.name})" + " for Transformers" * file.auto
+            )
             found += [
                 f"    {link}, accepted by {form.library} {configs.version(form.library)}.",
                 f"    {form.change}.",
                 "",
             ]
-            found += ["    " + line if line else "" for line in f"```{file.language}\n{file.text}```".split("\n")]
+            found += [
+                "    " + line if line else ""
+                for line in f"```{file.language}\n{file.text}```".split("\n")
+            ]
             found += ["", f"    {' '.join(file.foot)}", ""] if file.language == "json" else [""]
         if not shown[key]:
             found += [f"    {_refusal(job, key)}.", ""]
@@ -78,7 +91,9 @@ def every_file() -> str:
         named = {file.name: file for path, file in published.items() if path.startswith(f"{name}/")}
         links = " · ".join(f"[`{file}`]({_FOLDER}/{name}/{file})" for file in named)
         found = estimate(job)
-        rows.append([title, links, size(found.states.total), size(found.peak.bytes if found.peak else None)])
+        rows.append(
+            [title, links, size(found.states.total), size(found.peak.bytes if found.peak else None)]
+        )
     return markdown(["Run", "Files", ">States per GPU", ">Peak"], rows)
 
 
@@ -93,27 +108,73 @@ def traps() -> str:
     llama = load("llama-3.1-8b")
     params, layer = llama.num_params, llama.blocks[0].numel
     zero = configs.keys("deepspeed", "zero_optimization")
-    bucket, live = (int(str(zero[key])) for key in ("reduce_bucket_size", "stage3_max_live_parameters"))
+    bucket, live = (
+        int(str(zero[key])) for key in ("reduce_bucket_size", "stage3_max_live_parameters")
+    )
     eight = Job.of(model=llama, world_size=8, strategy="fsdp2", optimizer="adamw8bit-torchao")
-    first = Job.of(model=llama, world_size=8, strategy="fsdp1", recipe="pure-bf16", optimizer="adamw8bit")
-    bits, bits32 = (estimate(Job.of(model=llama, optimizer=f"adamw8bit{name}")).states for name in ("", "-trainer"))
-    torchao, bnb, bare = (estimate(job).states.total for job in (eight, first, Job.of(model=llama, recipe="pure-bf16")))
+    first = Job.of(
+        model=llama, world_size=8, strategy="fsdp1", recipe="pure-bf16", optimizer="adamw8bit"
+    )
+    bits, bits32 = (
+        estimate(Job.of(model=llama, optimizer=f"adamw8bit{name}")).states
+        for name in ("", "-trainer")
+    )
+    torchao, bnb, bare = (
+        estimate(job).states.total
+        for job in (eight, first, Job.of(model=llama, recipe="pure-bf16"))
+    )
     rows: list[tuple[str, str, int]] = [
         ("DeepSpeed `reduce_bucket_size`", f"the default, {bucket:,} elements, × 2 B", 2 * bucket),
-        ("DeepSpeed `stage3_max_live_parameters`", f"the default, {live:,}, × 2 B: stays gathered", 2 * live),
-        ("DeepSpeed `overlap_comm`, stages 1 and 2", f"a second bucket: 2 × {bucket:,} × 2 B", 4 * bucket),
-        ("`fsdp_cpu_ram_efficient_loading: false`", f"host memory: 8 copies × {params:,} × 2 B", 16 * params),
-        ("`bf16: true` is no master copy", "Trainer and Axolotl keep 8 B per parameter of a bf16 checkpoint", bare),
-        ("`bf16: true` in LLaMA-Factory", "casts what it trains to fp32: 16 B per parameter", 16 * params),
+        (
+            "DeepSpeed `stage3_max_live_parameters`",
+            f"the default, {live:,}, × 2 B: stays gathered",
+            2 * live,
+        ),
+        (
+            "DeepSpeed `overlap_comm`, stages 1 and 2",
+            f"a second bucket: 2 × {bucket:,} × 2 B",
+            4 * bucket,
+        ),
+        (
+            "`fsdp_cpu_ram_efficient_loading: false`",
+            f"host memory: 8 copies × {params:,} × 2 B",
+            16 * params,
+        ),
+        (
+            "`bf16: true` is no master copy",
+            "Trainer and Axolotl keep 8 B per parameter of a bf16 checkpoint",
+            bare,
+        ),
+        (
+            "`bf16: true` in LLaMA-Factory",
+            "casts what it trains to fp32: 16 B per parameter",
+            16 * params,
+        ),
         (
             "8-bit Adam under FSDP2",
             f"bitsandbytes fails; torchao wants fp32 shards: {params:,} × (4 + 4 + 2.03) ÷ 8 B",
             torchao,
         ),
-        ("8-bit Adam under FSDP1", f"bitsandbytes on bf16 shards: {params:,} × (2 + 2 + 2.03) ÷ 8 B", bnb),
-        ("DDP `gradient_as_bucket_view=False`", f"the gradients once more: {params:,} × 2 B", 2 * params),
-        ("FSDP `reduce_dtype` fp32, not bf16", f"a layer on its way: {layer:,} × (4 − 2) B", 2 * layer),
-        ("`prepare_model_for_kbit_training`", f"casts a frozen bf16 base to fp32: {params:,} × (4 − 2) B", 2 * params),
+        (
+            "8-bit Adam under FSDP1",
+            f"bitsandbytes on bf16 shards: {params:,} × (2 + 2 + 2.03) ÷ 8 B",
+            bnb,
+        ),
+        (
+            "DDP `gradient_as_bucket_view=False`",
+            f"the gradients once more: {params:,} × 2 B",
+            2 * params,
+        ),
+        (
+            "FSDP `reduce_dtype` fp32, not bf16",
+            f"a layer on its way: {layer:,} × (4 − 2) B",
+            2 * layer,
+        ),
+        (
+            "`prepare_model_for_kbit_training`",
+            f"casts a frozen bf16 base to fp32: {params:,} × (4 − 2) B",
+            2 * params,
+        ),
         (
             "Trainer `adamw_bnb_8bit`",
             f"embedding states stay in 32 bit: {bits32.optimizer:,} − {bits.optimizer:,} B",

@@ -28,14 +28,19 @@ _HEIGHT, _TOP = 220, 44
 
 
 def curve_figure(job: Job, gpu: Gpu, title: str) -> str:
-    """The curve of one step against one card, with the peak and its instant named, and a text alternative."""
+    """The curve of one step against one card, with the peak and its instant named, and a text
+    alternative.
+    """
     return _figure(job, gpu, title, _most([job], gpu))
 
 
 def before_and_after(before: Job, after: Job, gpu: Gpu, change: str) -> str:
     """Two curves on one scale: a job, and the same job with one `change`."""
     most = _most([before, after], gpu)
-    pair = (_figure(before, gpu, f"Before: {change}", most), _figure(after, gpu, f"After: {change}", most))
+    pair = (
+        _figure(before, gpu, f"Before: {change}", most),
+        _figure(after, gpu, f"After: {change}", most),
+    )
     return f'<div class="fig-pair">{"".join(pair)}</div>'
 
 
@@ -115,7 +120,8 @@ def _areas(moments: Sequence[Moment], most: int) -> str:
         tops = [floor + each[name] for floor, each in zip(floors, held, strict=True)]
         if tops != floors:
             path = f"M{_steps(tops, most, count)}L{_steps(floors, most, count, back=True)}Z"
-            out.append(f'<path class="series-{name}" d="{path}"><title>{escape(TITLES[name])}</title></path>')
+            title = f"<title>{escape(TITLES[name])}</title>"
+            out.append(f'<path class="series-{name}" d="{path}">{title}</path>')
         floors = tops
     return "".join(out)
 
@@ -147,8 +153,8 @@ def _parts(moments: Sequence[Moment]) -> Iterable[str]:
         if part in seen:
             continue
         seen.add(part)
-        left = 100 * index / len(moments)
-        yield f'<line class="fig-axis" x1="{left:.1f}%" x2="{left:.1f}%" y1="{_TOP}" y2="{bottom + 4}"/>'
+        left, low = 100 * index / len(moments), bottom + 4
+        yield f'<line class="fig-axis" x1="{left:.1f}%" x2="{left:.1f}%" y1="{_TOP}" y2="{low}"/>'
         if part in ("forward", "backward"):  # loss and step are too narrow for theirs
             yield f'<text class="fig-soft" x="{left:.1f}%" dx="4" y="{bottom + 16}">{part}</text>'
 

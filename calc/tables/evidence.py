@@ -1,4 +1,6 @@
-"""Tables of published numbers: the verdict on each, the ledgers, the calculators and why they differ."""
+"""Tables of published numbers: the verdict on each, the ledgers, the calculators and why they
+differ.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
 def verdict_counts() -> str:
     """How many claims have each verdict, and what it means."""
     found = [judgement.verdict for judgement in judgements()]
-    rows = [[_coloured(verdict), found.count(verdict), MEANINGS[verdict][0]] for verdict in VERDICTS]
+    rows = [
+        [_coloured(verdict), found.count(verdict), MEANINGS[verdict][0]] for verdict in VERDICTS
+    ]
     return markdown(["Verdict", ">Claims", "Meaning"], [*rows, ["All", len(found), ""]], total=True)
 
 
@@ -32,15 +36,28 @@ def _coloured(verdict: str) -> str:
 
 
 def claims_table(*sources: str) -> str:
-    """Every claim, or those of `sources`: as printed, the verdict, what the ledger gives, by how much it is off."""
-    heads = ["Claim", ">Printed", "Verdict", ">Ledger gives", ">Off by", "Ledger, and what is said of it"]
-    rows = [_row(found) for found in judgements() if not sources or found.claim.source.id in sources]
+    """Every claim, or those of `sources`: as printed, the verdict, what the ledger gives, by how
+    much it is off.
+    """
+    heads = [
+        "Claim",
+        ">Printed",
+        "Verdict",
+        ">Ledger gives",
+        ">Off by",
+        "Ledger, and what is said of it",
+    ]
+    rows = [
+        _row(found) for found in judgements() if not sources or found.claim.source.id in sources
+    ]
     return markdown(heads, rows)
 
 
 def _row(found: Judgement) -> list[str]:
     claim, way = found.claim, found.way
-    source = f"[{claim.source.title}]({claim.source.url})" if claim.source.url else claim.source.title
+    source = (
+        f"[{claim.source.title}]({claim.source.url})" if claim.source.url else claim.source.title
+    )
     facts = [f"{source}, {claim.where}", claim.source.date, claim.kind]
     facts += [] if claim.source.confidence == "read at source" else [claim.source.confidence]
     return [
@@ -48,35 +65,57 @@ def _row(found: Judgement) -> list[str]:
         claim.printed + _meaning(claim),
         _coloured(found.verdict),
         f"{_written(way.value, claim.unit, claim.digit)}" if way else "–",
-        "–" if found.off is None or not found.off else f"{'+' if found.off > 0 else ''}{decimal(100 * found.off, 1)} %",
+        _off(found.off),
         _said(found),
     ]
 
 
+def _off(off: Fraction | None) -> str:
+    if not off:
+        return "–"
+    percent = f"{decimal(100 * off, 1)} %"
+    return f"+{percent}" if off > 0 else percent
+
+
 def readings(*, inside: bool) -> tuple[Judgement, ...]:
-    """Published measurements of whole amounts, no differences: those inside the band, or the others."""
+    """Published measurements of whole amounts, no differences: those inside the band, or the
+    others.
+    """
     found = (j for j in judgements() if j.claim.kind == "measured" and j.claim.unit in UNITS)
-    whole = (j for j in found if not (j.claim.minus or j.claim.per or j.claim.change or j.claim.limit))
+    whole = (
+        j for j in found if not (j.claim.minus or j.claim.per or j.claim.change or j.claim.limit)
+    )
     return tuple(j for j in whole if inside == (j.verdict in ("exact", "rounds to")))
 
 
 def readings_table(*, inside: bool) -> str:
     """What others read of real runs, beside what is computed; for those outside the band, why."""
     cells = map(_row, readings(inside=inside))
-    heads = ["Measured by others", ">Read", ">Computed", ">Off by", "Ledger" if inside else "Why not"]
-    return markdown(heads, [[what, read, computed, off, said] for what, read, _, computed, off, said in cells])
+    heads = [
+        "Measured by others",
+        ">Read",
+        ">Computed",
+        ">Off by",
+        "Ledger" if inside else "Why not",
+    ]
+    return markdown(
+        heads, [[what, read, computed, off, said] for what, read, _, computed, off, said in cells]
+    )
 
 
 def readings_count() -> str:
     """In one sentence: how many of the readings lie inside the band."""
     found, others = len(readings(inside=True)), len(readings(inside=False))
-    return f"Of {found + others} such readings {found} lie inside the band; what the others lack stands with each."
+    inside = f"Of {found + others} such readings {found} lie inside the band"
+    return f"{inside}; what the others lack stands with each."
 
 
 def _meaning(claim: Claim) -> str:
     if claim.limit:
         return "<br><small>the card</small>"
-    return "" if claim.printed.endswith(f" {claim.unit}") else f"<br><small>means {claim.unit}</small>"
+    return (
+        "" if claim.printed.endswith(f" {claim.unit}") else f"<br><small>means {claim.unit}</small>"
+    )
 
 
 def _written(value: Fraction, unit: str, digit: Fraction) -> str:
@@ -90,14 +129,15 @@ def _said(found: Judgement) -> str:
     claim = found.claim
     names = list(dict.fromkeys(_name(way, claim.setup.get("model")) for way in found.ways))
     if found.verdict == "inconsistent":
-        own = f"its other numbers count {_name(found.way)}" if found.way else "it gives two numbers for the same"
-        own = f"contradicts its own source; against {_name(found.way)}" if found.way and claim.contradicts else own
-        text = own + (f"; {', '.join(names)} would give this one" if names else "")
+        text = _contradiction(found)
+        text += f"; {', '.join(names)} would give this one" if names else ""
     elif found.verdict == "stale":
-        was = ", ".join(f"{name} under {way.strategy}" for way, name in zip(found.ways, names, strict=False))
+        pairs = zip(found.ways, names, strict=False)
+        was = ", ".join(f"{name} under {way.strategy}" for way, name in pairs)
         text = f"printed when it counted {was}"
     else:
-        text = ", ".join(names) or (f"against {_name(found.way)}" if found.way else "no ledger gives it")
+        against = f"against {_name(found.way)}" if found.way else "no ledger gives it"
+        text = ", ".join(names) or against
     remarks = [f"Missing: {claim.missing}."] if found.verdict == "not decidable" else []
     if found.repaired and claim.repair:
         told = ", ".join(f"{key} {value}" for key, value in claim.repair.items())
@@ -106,14 +146,26 @@ def _said(found: Judgement) -> str:
     return text + (f"<br><small>{small}</small>" if small else "")
 
 
+def _contradiction(found: Judgement) -> str:
+    if not found.way:
+        return "it gives two numbers for the same"
+    if found.claim.contradicts:
+        return f"contradicts its own source; against {_name(found.way)}"
+    return f"its other numbers count {_name(found.way)}"
+
+
 def _name(way: Way, models: object = "") -> str:
     ledger, _, optimizer = way.name.partition(" + ")
-    count = f", {way.model} parameters" if isinstance(models, list) and way.model[0].isdigit() else ""
+    count = (
+        f", {way.model} parameters" if isinstance(models, list) and way.model[0].isdigit() else ""
+    )
     return f"`{ledger}`" + (f" with `{optimizer}`" if optimizer else "") + count
 
 
 def ledgers_table() -> str:
-    """Every named ledger that claims are compared with: bytes per parameter with AdamW, and what it is."""
+    """Every named ledger that claims are compared with: bytes per parameter with AdamW, and what it
+    is.
+    """
     own = [ledger for ledger in ledgers().values() if ledger.calculator is None]
     rows = [[f"`{ledger.name}`", _per_param(ledger), ledger.title] for ledger in own]
     return markdown(["Ledger", ">Bytes per parameter", "What it counts"], rows)
@@ -131,14 +183,20 @@ _RUN = {"model": "llama-3.3-70b", "strategy": "zero3", "gpus": 8, "optimizer": "
 
 
 def _parts(ledger: Ledger) -> dict[str, int]:
-    """A calculator's bytes per GPU for that run, line by line, with what its factor adds as `margin`."""
+    """A calculator's bytes per GPU for that run, line by line, with what its factor adds as
+    `margin`.
+    """
     amounts = ledger.amounts(_RUN)
     found = {line: round(amount / Fraction(ledger.times)) for line, amount in amounts.items()}
     return {**found, "margin": round(sum(amounts.values())) - sum(found.values())}
 
 
 def _calculators() -> list[tuple[str, Mapping[str, str], dict[str, int]]]:
-    return [(found.title, found.calculator, _parts(found)) for found in ledgers().values() if found.calculator]
+    return [
+        (found.title, found.calculator, _parts(found))
+        for found in ledgers().values()
+        if found.calculator
+    ]
 
 
 #: The columns of the calculators' table: which lines each adds up.
@@ -156,12 +214,17 @@ def _sums(parts: Mapping[str, int]) -> dict[str, int]:
 
 
 def calculators_table() -> str:
-    """What each calculator gives for Llama 3.3 70B, AdamW, ZeRO-3 on eight GPUs at 2,048 tokens, part by part."""
+    """What each calculator gives for Llama 3.3 70B, AdamW, ZeRO-3 on eight GPUs at 2,048 tokens,
+    part by part.
+    """
     rows = []
     for title, facts, parts in _calculators():
         sums, total = _sums(parts), sum(parts.values())
-        states = f"{size(sums['States'])}<br><small>{decimal(Fraction(sums['States'] * 8, _PARAMS), 0)} B × P</small>"
-        rest = [size(amount) if amount else "–" for name, amount in sums.items() if name != "States"]
+        per_param = decimal(Fraction(sums["States"] * 8, _PARAMS), 0)
+        states = f"{size(sums['States'])}<br><small>{per_param} B × P</small>"
+        rest = [
+            size(amount) if amount else "–" for name, amount in sums.items() if name != "States"
+        ]
         said = f"**{size(total)}**<br><small>own: {facts['said']}</small>"
         rows.append([title.partition(",")[0], states, *rest, said])
     return markdown(["Calculator", *(f">{title}" for title in _COLUMNS), ">Per GPU"], rows)
@@ -172,16 +235,23 @@ def forgotten_table() -> str:
     rows = []
     for title, facts, _ in _calculators():
         name = f"[{title}]({facts['url']})" if facts["url"] else title
-        rows.append([name, facts["forgets"], facts["unit"], f"{facts['read']}; figure {facts['obtained']}"])
+        rows.append(
+            [name, facts["forgets"], facts["unit"], f"{facts['read']}; figure {facts['obtained']}"]
+        )
     return markdown(["Calculator", "Leaves out", "Prints", "Read"], rows)
 
 
 def calculators_bars() -> str:
-    """The same as stacked bars, against the 16 bytes per parameter that AdamW with a master copy keeps."""
+    """The same as stacked bars, against the 16 bytes per parameter that AdamW with a master copy
+    keeps.
+    """
     rows = {}
     for title, _, parts in _calculators():
         shown = {line: parts.get(line, 0) for line in (*LINES, "activations", "transient")}
-        rows[title.partition(",")[0]] = {**shown, "overhead": parts.get("overhead", 0) + parts["margin"]}
+        rows[title.partition(",")[0]] = {
+            **shown,
+            "overhead": parts.get("overhead", 0) + parts["margin"],
+        }
     told = "; ".join(f"{name} {size(sum(parts.values()))}" for name, parts in rows.items())
     title = "70B on eight GPUs by ten calculators"
     return bars(rows, 2 * _PARAMS, "16 bytes per parameter, over eight", title, f"Per GPU: {told}.")
@@ -197,7 +267,9 @@ def differences_table() -> str:
         rows.append([record["title"], least, size(amounts[-1]), record["reason"]])
     totals = sorted(sum(sums.values()) for sums in found)
     looks = [total - total * UNITS["GB"] // UNITS["GiB"] for total in totals]
-    rows.append(["The unit", size(looks[0]), size(looks[-1]), "2³⁰ bytes printed as GB look 6.9 % smaller"])
+    rows.append(
+        ["The unit", size(looks[0]), size(looks[-1]), "2³⁰ bytes printed as GB look 6.9 % smaller"]
+    )
     factor = decimal(Fraction(totals[-1], totals[0]), 1)
     rows.append(["Altogether", size(totals[0]), size(totals[-1]), f"a factor of {factor}"])
     return markdown(["Difference", ">Least", ">Most", "Why"], rows, total=True)
@@ -207,11 +279,14 @@ def spread() -> str:
     """In one sentence: how many calculators, and from where to where they go."""
     totals = sorted(sum(parts.values()) for _, _, parts in _calculators())
     ends = f"from {size(totals[0])} to {size(totals[-1])} per GPU"
-    return f"**The same run, Llama 3.3 70B with AdamW on eight GPUs, takes {ends} by {len(totals)} calculators.**"
+    run = "The same run, Llama 3.3 70B with AdamW on eight GPUs"
+    return f"**{run}, takes {ends} by {len(totals)} calculators.**"
 
 
 def text_b_room() -> str:
-    """What Text B's totals leave for its activation term, with nominal and with exact counts of parameters."""
+    """What Text B's totals leave for its activation term, with nominal and with exact counts of
+    parameters.
+    """
     rows = []
     for title, count in (("nominal, 70B", "70B"), ("exact", "llama-3.3-70b")):
         room, half = [], UNITS["GB"] // 2
@@ -219,5 +294,9 @@ def text_b_room() -> str:
             left = total * UNITS["GB"] - int(16 * load(count).num_params / gpus) - OVERHEAD_BYTES
             room.append(f"{size(left - half, 'GB', 2)} to {size(left + half, 'GB', 2)}")
         rows.append([title, *room, f"more than {size(left, 'GB', 2)}"])
-    heads = [">Leaves for 146 at eight", ">Leaves for 76 at sixteen", ">Needed to leave out 80GB cards at sixteen"]
+    heads = [
+        ">Leaves for 146 at eight",
+        ">Leaves for 76 at sixteen",
+        ">Needed to leave out 80GB cards at sixteen",
+    ]
     return markdown(["Parameters", *heads], rows)

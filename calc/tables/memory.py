@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from calc import gpus
 from calc.estimate import Estimate, estimate
-from calc.fit import fit
+from calc.fit import Row, fit
 from calc.job import Job
 from calc.models import Model
 from calc.optimizers import OPTIMIZERS
@@ -25,14 +25,21 @@ def one_copy(found: Estimate) -> str:
     params = found.model.num_params
     amounts = [(TITLES[line], getattr(found.states, line)) for line in LINES]
     amounts.append(("Total", found.states.total))
-    rows = [[title, per_param(amount, params), number(amount), size(amount)] for title, amount in amounts]
+    rows = [
+        [title, per_param(amount, params), number(amount), size(amount)]
+        for title, amount in amounts
+    ]
     return markdown(["Line", ">Bytes per parameter", ">Bytes", ">Rounded"], rows, total=True)
 
 
 def paper_total(found: Estimate) -> str:
     """The one-line formula of one run, each term its own row, with the total."""
     line = found.one_line
-    rows = [[TITLES[term], number(amount), size(amount)] for term, amount in asdict(line).items() if amount]
+    rows = [
+        [TITLES[term], number(amount), size(amount)]
+        for term, amount in asdict(line).items()
+        if amount
+    ]
     rows.append(["Total per GPU", number(line.total), size(line.total)])
     return markdown(["Term", ">Bytes", ">Rounded"], rows, total=True)
 
@@ -42,7 +49,11 @@ def by_strategy(jobs: Iterable[Job]) -> str:
     rows = []
     for job in jobs:
         kept = estimate(job).states
-        amounts = (*(size(getattr(kept, line)) for line in LINES), f"**{size(kept.total)}**", size(undivided(job)))
+        amounts = (
+            *(size(getattr(kept, line)) for line in LINES),
+            f"**{size(kept.total)}**",
+            size(undivided(job)),
+        )
         rows.append([strategy_title(job), *amounts])
     heads = (*(f">{TITLES[line]}" for line in LINES), ">States per GPU", ">Does not shrink with N")
     return markdown(["Run", *heads], rows)
@@ -59,7 +70,9 @@ def strategy_title(job: Job) -> str:
 
 
 def adam_table(chosen: Iterable[Model]) -> str:
-    """AdamW, 8-bit Adam with and without a master copy: state, states and one-line total on one GPU."""
+    """AdamW, 8-bit Adam with and without a master copy: state, states and one-line total on one
+    GPU.
+    """
     ways = {"AdamW": ("zero", "adamw"), "8-bit Adam": ("zero", "adamw8bit")}
     ways["8-bit Adam, no master copy"] = ("pure-bf16", "adamw8bit")
     rows = []
@@ -85,37 +98,56 @@ def optimizer_bytes(model: Model) -> str:
 
 
 def climb_table(job: Job) -> str:
-    """For every card the first count that passes text B's rule, and the first whose peak fits what a process sees."""
+    """For every card the first count that passes text B's rule, and the first whose peak fits what
+    a process sees.
+    """
     rows = []
     for row in fit(job):
         peak = row.found.peak if row.found else None
-        near = row.near_miss.num_gpus if row.num_gpus and row.near_miss and row.near_miss.verdict == "tight" else None
         ruled = f"**{row.num_gpus_one_line}**" if row.num_gpus_one_line else "none"
-        fitting = f"**{row.num_gpus}**" if row.num_gpus else "none" if peak else "not known"
-        fitting += f" (tight: {near})" if near else ""
+        fitting = "none" if peak else "not known"
+        if row.num_gpus:
+            fitting, near = f"**{row.num_gpus}**", row.near_miss
+            fitting += f" (tight: {near.num_gpus})" if near and near.verdict == "tight" else ""
         sizes = (size(row.one_line_bytes), size(row.label_limit_bytes))
         rest = (fitting, size(peak.bytes if peak else None), size(row.gpu.visible_bytes))
         rows.append([short(row.gpu.name), ruled, *sizes, *rest])
-    heads = (">By the rule", ">One-line total there", ">95 % of the label", ">By the peak", ">Peak there", ">Visible")
+    heads = (
+        ">By the rule",
+        ">One-line total there",
+        ">95 % of the label",
+        ">By the peak",
+        ">Peak there",
+        ">Visible",
+    )
     return markdown(["GPU", *heads], rows)
 
 
 def counts_matrix(jobs: Iterable[Job], cards: Iterable[gpus.Gpu]) -> str:
-    """For each run and card the first count of GPUs whose verdict is fits, with its nodes where one is not enough."""
+    """For each run and card the first count of GPUs whose verdict is fits, with its nodes where one
+    is not enough.
+    """
     cards, rows = tuple(cards), []
     for job in jobs:
-        cells = []
-        for row in fit(job, cards):
-            nodes = ceil_div(row.num_gpus or 0, row.gpu.node_gpus or 1)
-            shade = "none" if not row.num_gpus else "one" if row.num_gpus == 1 else "node" if nodes == 1 else "nodes"
-            said = "none" if not row.num_gpus else f"{row.num_gpus:,}" + f"<br>{nodes} nodes" * (nodes > 1)
-            cells.append(f'<span class="count-{shade}">{said}</span>')
+        cells = map(_count, fit(job, cards))
         rows.append([job.model.name.rpartition("/")[2].removesuffix("-Instruct"), *cells])
     return markdown(["Model", *(f">{short(gpu.name)}" for gpu in cards)], rows)
 
 
+def _count(row: Row) -> str:
+    """The first count whose verdict is fits, coloured by how much of a node it is."""
+    if not row.num_gpus:
+        return '<span class="count-none">none</span>'
+    nodes, said = ceil_div(row.num_gpus, row.gpu.node_gpus or 1), f"{row.num_gpus:,}"
+    if nodes > 1:
+        return f'<span class="count-nodes">{said}<br>{nodes} nodes</span>'
+    return f'<span class="count-{"one" if row.num_gpus == 1 else "node"}">{said}</span>'
+
+
 def state_bars(jobs: Iterable[Job], gpu: gpus.Gpu, title: str) -> str:
-    """The states of several runs as stacked bars against one card, what each keeps whole underlined."""
+    """The states of several runs as stacked bars against one card, what each keeps whole
+    underlined.
+    """
     rows, whole, limit = {}, {}, gpu.visible_bytes or gpu.label_bytes
     for job in jobs:
         kept = estimate(job).states
@@ -123,7 +155,9 @@ def state_bars(jobs: Iterable[Job], gpu: gpus.Gpu, title: str) -> str:
         whole[strategy_title(job)] = undivided(job)
     totals = {name: sum(parts.values()) for name, parts in rows.items()}
     shared = "of it whole on every GPU"
-    told = "; ".join(f"{name} {size(total)}, {shared} {size(whole[name])}" for name, total in totals.items())
+    told = "; ".join(
+        f"{name} {size(total)}, {shared} {size(whole[name])}" for name, total in totals.items()
+    )
     notes = {name: over(total, limit) for name, total in totals.items()}
     name = f"{short(gpu.name)} shows a process"
     return bars(rows, limit, name, title, f"States per GPU: {told}.", notes=notes, whole=whole)

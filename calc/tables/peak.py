@@ -1,4 +1,6 @@
-"""Tables and figures of the peak: one run's phases, several runs against a card, a grid of batch sizes, levers."""
+"""Tables and figures of the peak: one run's phases, several runs against a card, a grid of batch
+sizes, levers.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from calc.estimate import CONTEXT_BYTES, FRAGMENTATION_PERCENT, NCCL_BYTES, Estimate, Phase, estimate
+from calc.estimate import (
+    CONTEXT_BYTES,
+    FRAGMENTATION_PERCENT,
+    NCCL_BYTES,
+    Estimate,
+    Phase,
+    estimate,
+)
 from calc.fit import Verdict, verdict
 from calc.gpus import Gpu, get
 from calc.job import Job
@@ -33,7 +42,10 @@ WORK = ("saved activations", "recomputed layer", "activation gradients", "logits
 
 def ledger(phase: Phase) -> str:
     """One phase line by line: what it is, its kind, exact bytes, rounded."""
-    rows = [[line.line, line.kind, number(line.bytes), size(line.bytes, "GB", 2)] for line in phase.lines]
+    rows = [
+        [line.line, line.kind, number(line.bytes), size(line.bytes, "GB", 2)]
+        for line in phase.lines
+    ]
     rows.append(["total", "", number(phase.bytes), size(phase.bytes, "GB", 2)])
     return markdown(["Line", "Kind", ">Bytes", ">Rounded"], rows, total=True)
 
@@ -42,7 +54,12 @@ def phases(found: Estimate) -> str:
     """Every phase of a run at its worst instant, the peak in bold."""
     rows = []
     for name, phase in (found.phases or {}).items():
-        cells = [name, INSTANTS.get(phase.instant, phase.instant), number(phase.bytes), size(phase.bytes)]
+        cells = [
+            name,
+            INSTANTS.get(phase.instant, phase.instant),
+            number(phase.bytes),
+            size(phase.bytes),
+        ]
         is_peak = found.peak is not None and name == found.peak.phase
         rows.append([f"**{cell}**" for cell in cells] if is_peak else cells)
     return markdown(["Phase", "Its worst instant", ">Bytes", ">Rounded"], rows)
@@ -51,14 +68,23 @@ def phases(found: Estimate) -> str:
 def against(jobs: Mapping[str, Job], gpu: Gpu) -> str:
     """Named runs against one card: states, peak, the band of what a process needs, the one verdict."""
     return markdown(
-        ["Run", ">States", ">Peak", ">A process needs", f">Verdict on {size(gpu.visible_bytes, 'GB', 2)}"],
+        [
+            "Run",
+            ">States",
+            ">Peak",
+            ">A process needs",
+            f">Verdict on {size(gpu.visible_bytes, 'GB', 2)}",
+        ],
         [[name, *_cells(job, gpu)] for name, job in jobs.items()],
     )
 
 
 def on_cards(ways: Iterable[tuple[str, Job, Gpu]]) -> str:
     """Runs, each on its own cards: states, peak, band, verdict."""
-    rows = [[name, f"{job.world_size} × {short(gpu.name)}", *_cells(job, gpu)] for name, job, gpu in ways]
+    rows = [
+        [name, f"{job.world_size} × {short(gpu.name)}", *_cells(job, gpu)]
+        for name, job, gpu in ways
+    ]
     return markdown(["Run", "Cards", ">States", ">Peak", ">A process needs", ">Verdict"], rows)
 
 
@@ -73,8 +99,16 @@ def ways_out(model: Model) -> str:
             ("AdamW, fp32 shards, FSDP2", fsdp2, h100),
             ("pure bf16 AdamW, FSDP2", pure, h100),
             ("the same, ends wrapped apart", pure.but(wrap="block+ends"), h100),
-            ("8-bit Adam, no master, FSDP1", pure.but(strategy="fsdp1", optimizer="adamw8bit"), h100),
-            ("AdamW on the host, ZeRO-3", Job.of(model=model, world_size=8, offload="optimizer"), h100),
+            (
+                "8-bit Adam, no master, FSDP1",
+                pure.but(strategy="fsdp1", optimizer="adamw8bit"),
+                h100,
+            ),
+            (
+                "AdamW on the host, ZeRO-3",
+                Job.of(model=model, world_size=8, offload="optimizer"),
+                h100,
+            ),
             ("QLoRA rank 16, FSDP2", adapters, h100),
             ("AdamW, fp32 shards, FSDP2", fsdp2.but(world_size=16), h100),
             (
@@ -122,14 +156,19 @@ def levers(base: Job, changes: Mapping[str, Job]) -> str:
     assert start is not None
     peaks = {name: estimate(job).peak for name, job in changes.items()}
     rows = sorted(
-        ((start.bytes - peak.bytes, name, peak) for name, peak in peaks.items() if peak), key=lambda row: -row[0]
+        ((start.bytes - peak.bytes, name, peak) for name, peak in peaks.items() if peak),
+        key=lambda row: -row[0],
     )
-    cells = [[name, size(freed), size(peak.bytes), INSTANTS[peak.instant]] for freed, name, peak in rows]
+    cells = [
+        [name, size(freed), size(peak.bytes), INSTANTS[peak.instant]] for freed, name, peak in rows
+    ]
     return markdown(["Change", ">Frees", ">Peak after it", "Worst instant after it"], cells)
 
 
 def lever_table(base: Job) -> str:
-    """The levers of *Reduce training memory*, each pulled alone on one FSDP2 run without checkpointing."""
+    """The levers of *Reduce training memory*, each pulled alone on one FSDP2 run without
+    checkpointing.
+    """
     changes: dict[str, dict[str, Any]] = {
         "full checkpointing": {"checkpointing": "full"},
         "checkpoint every second layer": {"checkpointing": "selective"},
@@ -151,21 +190,31 @@ def formula_against_peak(job: Job) -> str:
     assert found.phases is not None
     assert found.peak is not None
     phase = found.phases[found.peak.phase]
-    rows = [[line.line, size(line.bytes, "GB", 2)] for line in phase.lines if line.line not in STATES]
+    rows = [
+        [line.line, size(line.bytes, "GB", 2)] for line in phase.lines if line.line not in STATES
+    ]
     states = sum(line.bytes for line in phase.lines if line.line in STATES)
-    rows = [["states at that instant", size(states, "GB", 2)], *rows, ["peak", size(phase.bytes, "GB", 2)]]
+    rows = [
+        ["states at that instant", size(states, "GB", 2)],
+        *rows,
+        ["peak", size(phase.bytes, "GB", 2)],
+    ]
     return markdown(["Line", ">At the peak"], rows, total=True)
 
 
 def count_bars(jobs: Iterable[Job], gpu: Gpu, title: str) -> str:
-    """The worst instant of the same run on more and more GPUs against one card: what does not shrink stands first."""
+    """The worst instant of the same run on more and more GPUs against one card: what does not
+    shrink stands first.
+    """
     rows, notes = {}, {}
     for job in jobs:
         found = estimate(job)
         assert found.phases is not None
         assert found.peak is not None
         name = f"{job.world_size:,} GPUs"
-        rows[name] = _stack(found.phases[found.peak.phase], ("transient", "activations", *_STATES_DRAWN))
+        rows[name] = _stack(
+            found.phases[found.peak.phase], ("transient", "activations", *_STATES_DRAWN)
+        )
         notes[name] = str(verdict(found, gpu) or "")
     return _figure(rows, gpu, title, "Peak per GPU", notes)
 
@@ -176,30 +225,39 @@ def step_figure(job: Job, gpu: Gpu, title: str) -> str:
     assert found.phases is not None
     worst = {phase.instant: phase for phase in (*found.instants, found.phases["step"])}
     rows = {
-        INSTANTS[name]: _stack(phase, (*_STATES_DRAWN, "activations", "transient")) for name, phase in worst.items()
+        INSTANTS[name]: _stack(phase, (*_STATES_DRAWN, "activations", "transient"))
+        for name, phase in worst.items()
     }
     return _figure(rows, gpu, title, "Allocated per GPU")
 
 
 def _figure(
-    rows: Mapping[str, Mapping[str, int]], gpu: Gpu, title: str, what: str, notes: Mapping[str, str] | None = None
+    rows: Mapping[str, Mapping[str, int]],
+    gpu: Gpu,
+    title: str,
+    what: str,
+    notes: Mapping[str, str] | None = None,
 ) -> str:
     told = "; ".join(f"{name} {size(sum(parts.values()))}" for name, parts in rows.items())
     limit = gpu.visible_bytes or gpu.label_bytes
-    return bars(rows, limit, f"{short(gpu.name)} shows a process", title, f"{what}: {told}.", notes=notes)
+    return bars(
+        rows, limit, f"{short(gpu.name)} shows a process", title, f"{what}: {told}.", notes=notes
+    )
 
 
 def _stack(phase: Phase, order: Iterable[str]) -> dict[str, int]:
-    """A phase by series: the states, what belongs to activations, and what is gathered or on its way."""
+    """A phase by series: states, what belongs to activations, what is gathered or on its way."""
     parts = dict.fromkeys(order, 0)
     for line in phase.lines:
-        series = line.line if line.line in STATES else "activations" if line.line in WORK else "transient"
-        parts[series] += line.bytes
+        series = "activations" if line.line in WORK else "transient"
+        parts[line.line if line.line in STATES else series] += line.bytes
     return parts
 
 
 def layer_table(model: Model) -> str:
-    """The operations of one layer and what each keeps for its backward, in bytes per token (bf16, SDPA)."""
+    """The operations of one layer and what each keeps for its backward, in bytes per token (bf16,
+    SDPA).
+    """
     ops = operations(model, model.largest_block)
     hidden = int(str(model.config["hidden_size"]))
     rows = [[op.name, number(op.saved), per_param(op.saved, hidden)] for op in ops if op.saved]
@@ -212,7 +270,9 @@ def checkpointing_table(model: Model, seq_len: int) -> str:
     """What all layers keep for one sequence, by checkpointing."""
     rows = []
     for name in CHOICES["checkpointing"]:
-        kept = seq_len * sum(_kept(model, block, name, layer) for block in model.blocks for layer in block.layers)
+        kept = seq_len * sum(
+            _kept(model, block, name, layer) for block in model.blocks for layer in block.layers
+        )
         rows.append([f"`{name}`", number(kept // seq_len), number(kept), size(kept, "GB", 2)])
     return markdown(["Checkpointing", ">Bytes per token", ">Bytes", ">Rounded"], rows)
 
@@ -220,14 +280,18 @@ def checkpointing_table(model: Model, seq_len: int) -> str:
 def _kept(model: Model, block: Block, checkpointing: str, layer: int) -> int:
     """Bytes per token that a layer keeps in bf16."""
     stream, again = 2 * int(str(model.config["hidden_size"])), recomputed(checkpointing, layer)
-    return kept_bytes(stream, operations(model, block), again=again, matmuls=checkpointing == "matmuls")
+    return kept_bytes(
+        stream, operations(model, block), again=again, matmuls=checkpointing == "matmuls"
+    )
 
 
 def attention_table(job: Job, seq_lens: Sequence[int]) -> str:
     """The peak by attention implementation and sequence length."""
     rows = []
     for seq_len in seq_lens:
-        found = [estimate(job.but(attention=name, seq_len=seq_len)).peak for name in CHOICES["attention"]]
+        found = [
+            estimate(job.but(attention=name, seq_len=seq_len)).peak for name in CHOICES["attention"]
+        ]
         rows.append([f"{seq_len:,}", *(size(peak.bytes) if peak else "–" for peak in found)])
     return markdown([">Sequence length", *(f">`{name}`" for name in CHOICES["attention"])], rows)
 
@@ -258,7 +322,9 @@ def lora_counts(chosen: Iterable[Model]) -> str:
     for model in chosen:
         for targets in ("all-linear", "q_proj,v_proj"):
             names = targets if targets == "all-linear" else tuple(targets.split(","))
-            counts = (with_adapters(model, rank=rank, targets=names).num_trainable for rank in (8, 16, 64))
+            counts = (
+                with_adapters(model, rank=rank, targets=names).num_trainable for rank in (8, 16, 64)
+            )
             rows.append([model.name.rpartition("/")[2], f"`{targets}`", *map(number, counts)])
     return markdown(["Model", "Targets", ">Rank 8", ">Rank 16", ">Rank 64"], rows)
 
@@ -269,6 +335,13 @@ def host_table(ways: Mapping[str, Job], gpu: Gpu) -> str:
     for name, job in ways.items():
         found = estimate(job)
         rows.append(
-            [name, size(found.peak.bytes if found.peak else None), said(found, gpu), size(found.host_per_node_bytes)]
+            [
+                name,
+                size(found.peak.bytes if found.peak else None),
+                said(found, gpu),
+                size(found.host_per_node_bytes),
+            ]
         )
-    return markdown(["Run", ">Peak per GPU", f">Verdict on {short(gpu.name)}", ">Host RAM per node"], rows)
+    return markdown(
+        ["Run", ">Peak per GPU", f">Verdict on {short(gpu.name)}", ">Host RAM per node"], rows
+    )

@@ -18,7 +18,9 @@ def models_table() -> str:
         try:
             model = models.load(record["id"])
         except InputError:
-            rows.append([name, record["config"]["model_type"], "not counted yet", *("–" for _ in range(4))])
+            rows.append(
+                [name, record["config"]["model_type"], "not counted yet", *("–" for _ in range(4))]
+            )
             continue
         total, active = model.num_params, model.num_active
         shown = "all" if active == total else number(active)
@@ -44,10 +46,21 @@ def gpus_table() -> str:
     rows = []
     for slug, gpu in gpus.known().items():
         about = "" if gpu.visible_exact or not gpu.visible_bytes else " ≈"
-        sizes = (f"{gpu.label_gb} GB", size(gpu.driver_bytes, "GB", 2), size(gpu.visible_bytes, "GB", 2) + about)
+        sizes = (
+            f"{gpu.label_gb} GB",
+            size(gpu.driver_bytes, "GB", 2),
+            size(gpu.visible_bytes, "GB", 2) + about,
+        )
         told = (number(gpu.node_gpus), gpu.topology, gpu.confidence["framework"])
         rows.append([f"{gpu.name}<br>`{slug}`", *sizes, *told])
-    heads = (">Label", ">Driver", ">Visible to a process", ">GPUs per node", "Topology", "Visible: source")
+    heads = (
+        ">Label",
+        ">Driver",
+        ">Visible to a process",
+        ">GPUs per node",
+        "Topology",
+        "Visible: source",
+    )
     return markdown(["GPU", *heads], rows)
 
 
@@ -57,7 +70,9 @@ def optimizers_table() -> str:
     for name, item in OPTIMIZERS.items():
         states = ", ".join(f"`{state}`" for state in item.states) or "none"
         library = "; ".join(filter(None, (item.library, item.note)))
-        rows.append([f"`{name}`", states, item.nominal_bytes("fp32"), item.nominal_bytes("bf16"), library])
+        rows.append(
+            [f"`{name}`", states, item.nominal_bytes("fp32"), item.nominal_bytes("bf16"), library]
+        )
     return markdown(["Name", "States", ">fp32 states", ">bf16 states", "Library"], rows)
 
 
@@ -67,14 +82,21 @@ def recipes_table() -> str:
     for name, recipe in RECIPES.items():
         lines = [recipe.itemsize(line) for line in ("weights", "gradients", "master")]
         state = OPTIMIZERS["adamw"].nominal_bytes(recipe.state_dtype)
-        rows.append([f"`{name}`", *(line or "–" for line in lines), sum(lines) + state, recipe.held_by])
-    return markdown(["Name", ">Weights", ">Gradients", ">Master", ">With AdamW", "Stack that holds it"], rows)
+        rows.append(
+            [f"`{name}`", *(line or "–" for line in lines), sum(lines) + state, recipe.held_by]
+        )
+    return markdown(
+        ["Name", ">Weights", ">Gradients", ">Master", ">With AdamW", "Stack that holds it"], rows
+    )
 
 
 def strategies_table() -> str:
     """Every strategy: what it divides and its other names."""
     divided = ("nothing", "master, optimizer", "master, optimizer, gradients", "everything")
-    rows = [[f"`{name}`", item.title, divided[item.stage], item.also_called] for name, item in STRATEGIES.items()]
+    rows = [
+        [f"`{name}`", item.title, divided[item.stage], item.also_called]
+        for name, item in STRATEGIES.items()
+    ]
     return markdown(["Name", "Title", "Divides by N", "Also called"], rows)
 
 

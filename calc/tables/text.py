@@ -22,8 +22,11 @@ TITLES = {
 }
 
 
-def markdown(columns: Sequence[str], rows: Iterable[Sequence[object]], *, total: bool = False) -> str:
-    """A Markdown table; a heading with a leading `>` is right-aligned, `total` makes the last row bold.
+def markdown(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, total: bool = False
+) -> str:
+    """A Markdown table; a heading with a leading `>` is right-aligned, `total` makes the last row
+    bold.
 
     >>> print(markdown(["Line", ">GB"], [["weights", "1.0"]]))
     | Line | GB |
