@@ -78,6 +78,16 @@ def test_experts_are_dealt_out_and_as_many_stay_with_a_token() -> None:
     assert chosen == {int(str(model.config["num_experts_per_tok"]))}
 
 
+def test_adapters_of_experts_are_dealt_out_with_them() -> None:
+    """Their inner dimension has a rank for each expert: 48 layers of 128 experts, 16 of them on a rank."""
+    found = estimate(
+        Job.of(model=load("qwen3-30b-a3b"), world_size=8, strategy="ddp", recipe="megatron", ep=8, lora_rank=8)
+    )
+    attention = 8 * ((2048 + 4096) + 2 * (2048 + 512) + (4096 + 2048))
+    experts = 16 * 8 * (2 * (2048 + 2 * 768) + (768 + 2048))
+    assert found.states.gradients == 4 * 48 * (attention + experts) == 275_447_808
+
+
 def test_expert_parallelism_needs_experts() -> None:
     with pytest.raises(InputError, match=r"^ep 2 needs a model with experts; meta-llama/Llama-3.1-8B has none$"):
         Job.of(model=load("llama-3.1-8b"), world_size=2, ep=2)

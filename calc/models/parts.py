@@ -96,7 +96,7 @@ def stages(model: Model, pp: int) -> tuple[int, ...]:
 def only(model: Model, *, experts: bool) -> Model:
     """The routed experts of `model` alone, or all but them."""
     blocks = (
-        replace(b, tensors=tuple(t for t in b.tensors if (t.kind == "expert") == experts))
+        replace(b, tensors=tuple(t for t in b.tensors if t.of_experts == experts))
         for b in model.blocks
     )
     first, last = ((), ()) if experts else (model.first, model.last)
@@ -112,6 +112,9 @@ def _slice(tensor: Tensor, slices: Mapping[str, str], tp: int, ep: int) -> Tenso
         # A rank's experts see the tokens of all its group, so that as many expert copies of a token stay with it.
         active = min(Fraction(1), active * ep)
     module, leaf = _module(name)
+    if tensor.of_experts and tensor.kind == "adapter":  # its inner dimension has a rank per expert
+        inner = 0 if leaf == "lora_A" else -1
+        shape[inner] = _divided(name, shape[inner], "ep", ep)
     side = slices.get(module, "")
     if "*" not in name:
         shape[0] = shape[0] if tensor.kind == "norm" else ceil_div(shape[0], tp)

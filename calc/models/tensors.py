@@ -31,6 +31,11 @@ class Tensor:
         """Elements of one such tensor: the product of its shape."""
         return prod(self.shape)
 
+    @property
+    def of_experts(self) -> bool:
+        """Whether it is the routed experts', or their adapters', and so divided by `ep`."""
+        return self.kind == "expert" or (self.kind == "adapter" and ".experts." in self.name)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:

@@ -83,7 +83,7 @@ class FSDP2(Stack):
 
     def numel_gathered(self, training: Training, tensor: Tensor) -> int:
         """Dimension 0 is filled up to a multiple of the ranks."""
-        ranks = self.ranks // (training.ep if tensor.kind == "expert" else 1)
+        ranks = self.ranks // (training.ep if tensor.of_experts else 1)
         return ranks * prod(rows(tensor.shape, ranks, 0))
 
     def made_itemsize(self, training: Training) -> int:

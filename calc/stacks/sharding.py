@@ -108,7 +108,7 @@ class Sharding:
         trained = trainable(tensors)
         if self.stage < stage or self.ranks == 1:
             return numel_of(trained)
-        experts = [t for t in trained if t.kind == "expert" and training.ep > 1]
+        experts = [t for t in trained if t.of_experts and training.ep > 1]
         if not experts:
             return self.cut(trained, self.ranks, training.recipe)
         others = [t for t in trained if t not in experts]
