@@ -83,9 +83,9 @@ def test_adapters_of_experts_are_dealt_out_with_them() -> None:
     found = estimate(
         Job.of(model=load("qwen3-30b-a3b"), world_size=8, strategy="ddp", recipe="megatron", ep=8, lora_rank=8)
     )
-    attention = 8 * ((2048 + 4096) + 2 * (2048 + 512) + (4096 + 2048))
+    whole = 8 * ((2048 + 4096) + 2 * (2048 + 512) + (4096 + 2048) + (2048 + 128))  # attention and router
     experts = 16 * 8 * (2 * (2048 + 2 * 768) + (768 + 2048))
-    assert found.states.gradients == 4 * 48 * (attention + experts) == 275_447_808
+    assert found.states.gradients == 4 * 48 * (whole + experts) == 275_447_808
 
 
 def test_expert_parallelism_needs_experts() -> None:

@@ -176,11 +176,11 @@ class FSDP2(Stack):
             memory.free("all-gather buffer")
             memory.alloc("all-gather buffer", step.last.gathered)
             memory.alloc("gathered head", step.last.gathered)
-        elif self.reshard_after_forward:  # stays until the backward gathers
-            memory.move("all-gather buffer", to="prefetched unit")
 
     def end_forward(self, memory: Timeline, step: Step) -> None:
         Stack.end_forward(self, memory, step)
+        if self.reshard_after_forward and not self.apart(step.training.model):
+            memory.move("all-gather buffer", to="prefetched unit")  # the last layer's, to begin with
         memory.free("all-gather buffer")
 
     def post_head_backward(self, memory: Timeline, step: Step) -> None:
