@@ -1,5 +1,4 @@
-"""What a model is made of: `Tensor`, the `Block`s of its layers, and the `Model` that holds them.
-"""
+"""What a model is made of: `Tensor`, the `Block`s of its layers, and the `Model` that holds them."""
 
 from __future__ import annotations
 
