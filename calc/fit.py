@@ -7,7 +7,7 @@ That the 95 % are of the label, not of what a process sees, is our reading of it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -47,9 +47,8 @@ def verdict(found: Estimate, gpu: Gpu) -> Verdict | None:
     >>> from calc.gpus import get
     >>> from calc.models import load
     >>> job = Job.of(model=load("llama-3.3-70b"), world_size=8, strategy="fsdp2")
-    >>> str(verdict(estimate(job), get("h100-sxm5-80gb"))), str(verdict(estimate(job),
-    get("b200-sxm")))
-    ('does not fit', 'fits')
+    >>> [str(verdict(estimate(job), get(name))) for name in ("h100-sxm5-80gb", "b200-sxm")]
+    ['does not fit', 'fits']
     """
     if not found.peak or gpu.visible_bytes is None:
         return None
@@ -117,26 +116,7 @@ def climb(job: Job, gpu: Gpu, most: int = BEYOND[-1]) -> Row:
     >>> row.num_gpus_one_line, row.num_gpus
     (8, 8)
     """
-    step = job.tp * job.pp * lcm(job.cp, job.ep, job.stack.shard_size or 1)
-    counts = tuple(count for count in gpu.counts() if count % step == 0 and count <= most)
-    beyond = tuple(
-        n
-        for n in BEYOND
-        if counts and gpu.topology != "single-node" and n % step == 0 and n <= most
-    )
-    note = (
-        ""
-        if gpu.vendor == "NVIDIA"
-        else f"{gpu.vendor}: the band is that of NVIDIA's context and NCCL"
-    )
-    if job.strategy in ("single", "ddp"):
-        too_many = gpu.topology == "single-node" and job.world_size > (gpu.node_gpus or 0)
-        counts, beyond = () if too_many or not gpu.counts() else (job.world_size,), ()
-        note = f"one node holds {gpu.node_gpus}" if too_many else note
-        if job.strategy == "ddp" and counts:
-            note = "; ".join(
-                filter(None, ("more GPUs under DDP add throughput, not capacity", note))
-            )
+    counts, beyond, note = _counts(job, gpu, most)
     limit, need, tried, first = label_limit(gpu), 0, 0, None
     for tried in counts:
         need = one_line(job.but(world_size=tried)).total or 0
@@ -161,6 +141,28 @@ def climb(job: Job, gpu: Gpu, most: int = BEYOND[-1]) -> Row:
     )
 
 
+def _counts(job: Job, gpu: Gpu, most: int) -> tuple[Sequence[int], Sequence[int], str]:
+    """The counts of the climb, those beyond for the peak alone, and what to know of them."""
+    alone, step = gpu.topology == "single-node", job.tp * job.pp
+    step *= lcm(job.cp, job.ep, job.stack.shard_size or 1)
+    counts = tuple(count for count in gpu.counts() if count % step == 0 and count <= most)
+    further = BEYOND if counts and not alone else ()
+    beyond = tuple(count for count in further if count % step == 0 and count <= most)
+    note = ""
+    if gpu.vendor != "NVIDIA":
+        note = f"{gpu.vendor}: the band is that of NVIDIA's context and NCCL"
+    if job.strategy not in ("single", "ddp"):
+        return counts, beyond, note
+    if not gpu.counts():
+        return (), (), note
+    if alone and job.world_size > (gpu.node_gpus or 0):
+        return (), (), f"one node holds {gpu.node_gpus}"
+    if job.strategy == "ddp":
+        told = "more GPUs under DDP add throughput, not capacity"
+        note = f"{told}; {note}" if note else told
+    return (job.world_size,), (), note
+
+
 def _climb_peak(
     job: Job, gpu: Gpu, counts: Iterable[int]
 ) -> tuple[int | None, Estimate | None, Try | None]:
@@ -174,9 +176,8 @@ def _climb_peak(
         if said == Verdict.FITS:
             return count, found, near_miss
         if said and found.peak:
-            near_miss = Try(
-                num_gpus=count, verdict=said, over_bytes=found.peak.low - gpu.visible_bytes
-            )
+            over = found.peak.low - gpu.visible_bytes
+            near_miss = Try(num_gpus=count, verdict=said, over_bytes=over)
     return None, found, near_miss
 
 

@@ -90,8 +90,7 @@ def read(message: str) -> Message:
     Source: PyTorch's CUDACachingAllocator, DeepSpeed's `see_memory_usage`; wordings in
     `oom-wordings.json`.
 
-    >>> read("CUDA out of memory. Tried to allocate 1.96 GiB (GPU 0; 79.20 GiB total
-    capacity)").requested
+    >>> read("CUDA out of memory. Tried to allocate 1.96 GiB (GPU 0; 79.20 GiB total)").requested
     2104533975
     """
     flat = " ".join(message.split())
@@ -99,9 +98,8 @@ def read(message: str) -> Message:
     if failure and "ried to allocate" in flat[failure.start() :]:
         flat = flat[failure.start() :]
     tries = [match.start() for match in re.finditer("ried to allocate", flat)]
-    flat = (
-        flat[: tries[1]] if len(tries) > 1 else flat
-    )  # no figure of a second message fills a gap in the first
+    if len(tries) > 1:  # no figure of a second message fills a gap in the first
+        flat = flat[: tries[1]]
     found: dict[str, int] = {}
     precision: dict[str, int] = {}
     binary = False
@@ -118,7 +116,8 @@ def read(message: str) -> Message:
             binary |= len(unit) == 2
     if not found and not failure:
         raise InputError(
-            "no out-of-memory message here: no 'Tried to allocate …', no 'out of memory', no 'MA … GB'"
+            "no out-of-memory message here: "
+            "no 'Tried to allocate …', no 'out of memory', no 'MA … GB'"
         )
     if (unused := found.pop("unused", None)) is not None and "allocated" in found:
         found.setdefault("reserved", found["allocated"] + unused)
@@ -150,16 +149,14 @@ def candidates(message: Message, found: Estimate) -> tuple[Candidate, ...]:
     """
     wanted = message.requested or message.allocated or 0
     near: dict[tuple[str, int], Candidate] = {}
-    for line, phase, amount in (
-        (requests if message.requested else _sums)(found) if wanted > SMALL_BYTES else ()
-    ):
-        off, lever = amount - wanted, ""
-        exact = (
-            abs((segment(amount) if message.requested else amount) - wanted) <= message.precision
-        )
+    if wanted <= SMALL_BYTES:
+        return ()
+    for line, phase, amount in requests(found) if message.requested else _sums(found):
+        off, asked, lever = amount - wanted, amount, ""
+        if message.requested:
+            asked, lever = segment(amount), lever_of(line)
+        exact = abs(asked - wanted) <= message.precision
         if exact or 100 * abs(off) <= NEAR_PERCENT * wanted:
-            if message.requested:
-                lever = lever_of(line)
             named = Candidate(
                 line=line, phase=phase, bytes=amount, off_by=off, exact=exact, lever=lever
             )
@@ -205,63 +202,54 @@ def _tensors(job: Job, model: Model, step: str) -> Iterator[tuple[str, str, int]
     recipe, optimizer, stack = training.recipe, training.optimizer, job.stack
     for held in stack.handed(training, stack.ranks) if optimizer.states else ():
         for shape, kind, _ in held:
-            state = state_bytes(optimizer, shape, recipe.state_dtype, kind=kind) // len(
-                optimizer.states
-            )
+            states = state_bytes(optimizer, shape, recipe.state_dtype, kind=kind)
+            state = states // len(optimizer.states)
             yield f"one optimizer state of a shard {list(shape)}", "step", state
     computes = 4 if recipe.name == "fp32" else 2
     loaded = {recipe.itemsize("weights")} if job.load == "gpu" or stack.stage < 3 else set()
     made = stack.made_itemsize(training)
     for tensor in model.tensors:
         for itemsize in loaded | {computes}:
-            yield (
-                f"whole weight {tensor.name} in {itemsize} bytes",
-                "load or gather",
-                itemsize * tensor.numel,
-            )
+            what = f"whole weight {tensor.name} in {itemsize} bytes"
+            yield what, "load or gather", itemsize * tensor.numel
         if tensor.trainable:
             yield f"whole gradient of {tensor.name}", step, made * tensor.numel
     square = ceil_div(job.seq_len, job.cp) * job.tokens if job.attention == "eager" else 0
     widths = {
-        "hidden states": "hidden_size",
-        "MLP intermediate": "intermediate_size",
-        "logits": "vocab_size",
+        "hidden states": ("hidden_size", job.tokens),
+        "MLP intermediate": ("intermediate_size", job.tokens),
+        "logits": ("vocab_size", job.tokens),
+        "attention scores": ("num_attention_heads", square),
     }
-    for name, field in {**widths, "attention scores": "num_attention_heads"}.items():
-        count, width = square if name == "attention scores" else job.tokens, model.config.get(field)
+    for name, (field, count) in widths.items():
+        width = model.config.get(field)
+        amount = count * width if isinstance(width, int) else 0
         for dtype, itemsize in DTYPE_BYTES.items():
-            yield (
-                f"{name} in {dtype}",
-                step,
-                itemsize * count * (width if isinstance(width, int) else 0),
-            )
+            yield f"{name} in {dtype}", step, itemsize * amount
 
 
 def notes(message: Message) -> tuple[str, ...]:
     """What the figures alone say, one line each, and what they cannot say."""
-    requested, allocated, reserved = (
-        message.requested or 0,
-        message.allocated or 0,
-        message.reserved or 0,
-    )
+    requested, allocated = message.requested or 0, message.allocated or 0
+    reserved = message.reserved or 0
     unused, own = reserved - allocated, message.in_use or reserved
     others = (message.capacity or 0) - (message.free or 0) - own if message.free is not None else 0
     small = text(requested, "MiB", 0)
+    figures = bool(requested or allocated)
+    outside = others > UNITS["GiB"] and own > 0
     said = {
         "GB in this message is GiB: 2³⁰ bytes": message.binary_gb,
-        "the message has no figures, so it cannot be told what was too much": not requested
-        and not allocated,
-        "a report without a request: compared with the sums of the ledger": allocated
-        > requested
-        == 0,
+        "the message has no figures, so it cannot be told what was too much": not figures,
+        "a report without a request: compared with the sums of the ledger": (
+            allocated > requested == 0
+        ),
         f"a request of {small} is any tensor up to 10 MiB: the card was full already": (
             0 < requested <= SMALL_BYTES
         ),
         f"{text(unused, 'GiB', 2)} are reserved and unused, enough but in pieces: "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True": unused >= requested > 0,
-        f"{text(others, 'GiB', 2)} of the card are used outside this process or by its CUDA context": (
-            others > UNITS["GiB"] and own > 0
-        ),
+        f"{text(others, 'GiB', 2)} of the card are used outside this process "
+        "or by its CUDA context": outside,
         f"{message.failures:,} failures in this text: the first is read": message.failures > 1,
         "the request alone is larger than the card": requested > (message.capacity or requested),
     }

@@ -117,9 +117,7 @@ class Claim:
         return Fraction(1, 10 ** len(decimals)) if decimals else Fraction(10**zeros)
 
     def agrees(self, way: Way) -> str:
-        """`exact`, `rounds to` (rounded or truncated as printed; a measurement: inside its band),
-        or nothing.
-        """
+        """`exact`, `rounds to` (as printed; a measurement: inside its band), or nothing."""
         half, computed = self.digit / 2, way.value
         if computed == self.value:
             return "exact"

@@ -78,35 +78,29 @@ def read(
 
 
 def _half(config: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Which 16-bit dtype a config takes; Transformers decides on an `auto`, here bf16 where it may."""
+    """Which 16-bit dtype a config takes; Transformers decides on an `auto`: bf16 where it may."""
     old = config.get("bfloat16", {})  # what DeepSpeed reads where there is no bf16
     halves = {
         "bf16": old if config.get("bf16") is None else config["bf16"],
         "fp16": config.get("fp16", {}),
     }
     given = {dtype: _known(found, dtype).get("enabled", False) for dtype, found in halves.items()}
-    on = [
-        dtype
-        for dtype, value in given.items()
-        if value != "auto" and _flag(f"{dtype}.enabled", value)
-    ]
+    left = [dtype for dtype, value in given.items() if value == "auto"]
+    said = {dtype: value for dtype, value in given.items() if value != "auto"}
+    on = [dtype for dtype, value in said.items() if _flag(f"{dtype}.enabled", value)]
     if len(on) > 1:
         raise InputError("bf16.enabled and fp16.enabled are both true; DeepSpeed takes one of them")
-    left = [dtype for dtype, value in given.items() if value == "auto"]
     if not on + left:
         raise InputError(
             "neither bf16.enabled nor fp16.enabled is true: DeepSpeed's fp32 is not counted"
         )
     taken = (on + left)[0]
-    return taken, [
-        f"{dtype}.enabled auto: taken as {str(dtype == taken).lower()}" for dtype in left
-    ]
+    told = [f"{dtype}.enabled auto: taken as {str(dtype == taken).lower()}" for dtype in left]
+    return taken, told
 
 
 def _batch(config: Mapping[str, Any], world_size: int, notes: list[str]) -> dict[str, int]:
-    """Micro-batch and accumulation; DeepSpeed works out from train_batch_size which of them the
-    file leaves out.
-    """
+    """Micro-batch and accumulation; what the file leaves out follows from train_batch_size."""
     found = {
         _BATCH[key]: whole(key, config[key], 1, 10**6)
         for key in _BATCH

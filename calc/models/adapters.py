@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from calc.models.families import family_of
+from calc.models.families.family import Family
 from calc.models.tensors import Model, Tensor
 from calc.units import InputError, unknown, whole
 
@@ -44,39 +46,42 @@ def with_adapters(model: Model, *, rank: int, targets: str | Sequence[str] = ALL
             f"rank {rank} is larger than the smallest dimension of the targets, {limit}"
         )
 
-    def adapted(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
-        result: list[Tensor] = []
-        for tensor in tensors:
-            result.append(replace(tensor, trainable=False))
-            if tensor.name in chosen:
-                *experts, out, into = tensor.shape
-                if family.transposed:
-                    out, into = into, out
-                inner = rank * chosen[tensor.name] * (experts[0] if experts else 1)
-                for matrix, shape in (("lora_A", (inner, into)), ("lora_B", (out, inner))):
-                    name = f"{tensor.name.removesuffix('.weight')}.{matrix}.default.weight"
-                    result.append(replace(tensor, name=name, shape=shape, kind="adapter"))
-        return tuple(result)
-
-    notes = [
-        f"LoRA of rank {rank} on {', '.join(sorted({_leaf(t) for t in tensors}))}; the base is frozen"
-    ]
-    if any(t.kind == "expert" for t in model.tensors):
-        took = (
-            "adapters too, as peft converts them"
-            if any(t.kind == "expert" for t in tensors)
-            else "no adapters"
-        )
-        notes.append(
-            f"the routed experts, 3-D parameters and no linear layers in transformers, get {took}"
-        )
+    adapted = partial(_adapted, family=family, chosen=chosen, rank=rank)
     return replace(
         model,
         first=adapted(model.first),
         blocks=tuple(replace(block, tensors=adapted(block.tensors)) for block in model.blocks),
         last=adapted(model.last),
-        assumptions=(*model.assumptions, *notes),
+        assumptions=(*model.assumptions, *_notes(model, tensors, rank)),
     )
+
+
+def _adapted(
+    tensors: Iterable[Tensor], family: Family, chosen: Mapping[str, int], rank: int
+) -> tuple[Tensor, ...]:
+    """`tensors` frozen, each of the `chosen` followed by its two matrices."""
+    result: list[Tensor] = []
+    for tensor in tensors:
+        result.append(replace(tensor, trainable=False))
+        if tensor.name in chosen:
+            *experts, out, into = tensor.shape
+            if family.transposed:
+                out, into = into, out
+            inner = rank * chosen[tensor.name] * (experts[0] if experts else 1)
+            for matrix, shape in (("lora_A", (inner, into)), ("lora_B", (out, inner))):
+                name = f"{tensor.name.removesuffix('.weight')}.{matrix}.default.weight"
+                result.append(replace(tensor, name=name, shape=shape, kind="adapter"))
+    return tuple(result)
+
+
+def _notes(model: Model, adapted: Sequence[Tensor], rank: int) -> Iterator[str]:
+    leaves = ", ".join(sorted({_leaf(tensor) for tensor in adapted}))
+    yield f"LoRA of rank {rank} on {leaves}; the base is frozen"
+    if any(t.kind == "expert" for t in model.tensors):
+        both = any(t.kind == "expert" for t in adapted)
+        took = "adapters too, as peft converts them" if both else "no adapters"
+        routed = "the routed experts, 3-D parameters and no linear layers in transformers"
+        yield f"{routed}, get {took}"
 
 
 def _chosen(model: Model, targets: str | Sequence[str], fused: Mapping[str, str]) -> dict[str, int]:
@@ -105,12 +110,10 @@ def _chosen(model: Model, targets: str | Sequence[str], fused: Mapping[str, str]
     for parameter, leaves_taken in taken.items():
         needed = {leaf for leaf, owner in fused.items() if owner == parameter}
         if leaves_taken != needed:
-            raise InputError(
-                f"peft adapts {' and '.join(sorted(needed))} of this model together; name both or neither"
-            )
-        chosen.update(
-            {t.name: len(needed) for t in model.tensors if t.name.endswith(f".{parameter}")}
-        )
+            both = " and ".join(sorted(needed))
+            raise InputError(f"peft adapts {both} of this model together; name both or neither")
+        names = [t.name for t in model.tensors if t.name.endswith(f".{parameter}")]
+        chosen.update(dict.fromkeys(names, len(needed)))
     if not chosen:
         raise InputError("LoRA needs at least one target")
     return chosen

@@ -27,9 +27,9 @@ def from_config(config: Mapping[str, Any], name: str) -> Model:
     Of a multimodal config the text part is taken; its vision tower is left out.
     Raises `InputError` for an unknown `model_type` and for missing or impossible fields.
 
-    >>> from_config({"model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
-    "vocab_size": 256,
-    ...              "num_hidden_layers": 2, "num_attention_heads": 4}, "tiny").num_params
+    >>> sizes = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 256}
+    >>> counts = {"num_hidden_layers": 2, "num_attention_heads": 4}
+    >>> from_config({"model_type": "llama", **sizes, **counts}, "tiny").num_params
     115008
     """
     text, notes = _text_config(config)

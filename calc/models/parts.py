@@ -1,6 +1,4 @@
-"""What one rank of a model-parallel group holds: its slice of every matrix, its experts, its
-pipeline stage.
-"""
+"""What one rank of a model-parallel group holds: slices, experts, its pipeline stage."""
 
 from __future__ import annotations
 
@@ -36,26 +34,19 @@ def part(model: Model, *, tp: int = 1, ep: int = 1, pp: int = 1, stage: int = 0)
         raise InputError(
             f"{model.name} is a bare count; tp, pp and ep need the shapes of a model's layers"
         )
-    if ep > 1 and not any(
-        tensor.kind == "expert" for block in model.blocks for tensor in block.tensors
-    ):
+    if ep > 1 and not any(t.kind == "expert" for block in model.blocks for t in block.tensors):
         raise InputError(f"ep {ep} needs a model with experts; {model.name} has none")
     if pp > model.num_layers:
         raise InputError(f"pp {pp} is more than the {model.num_layers} layers of {model.name}")
-    heads = {
-        name: int(str(model.config.get(name) or tp))
-        for name in ("num_attention_heads", "num_key_value_heads")
-    }
-    sizes = {name: _divided(name, size, "tp", tp) for name, size in heads.items()}
+    sizes: dict[str, object] = {}
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        sizes[name] = _divided(name, int(str(model.config.get(name) or tp)), "tp", tp)
     sizes["vocab_size"] = ceil_div(int(str(model.config["vocab_size"])), tp)
     begin, end = (model.num_layers * index // pp for index in (stage, stage + 1))
     family = family_of(model)
     slices = family.slices if family else {}
-    copy = tuple(
-        replace(t, name="lm_head.weight", kind="linear")
-        for t in model.first
-        if model.tied and pp > 1
-    )
+    tied = model.first if model.tied and pp > 1 else ()
+    copy = (replace(t, name="lm_head.weight", kind="linear") for t in tied)
 
     def cut(tensors: Iterable[Tensor], held: bool = True) -> tuple[Tensor, ...]:
         return tuple(_slice(tensor, slices, tp, ep) for tensor in tensors if held)
@@ -84,12 +75,8 @@ def stages(model: Model, pp: int) -> tuple[int, ...]:
     seen: dict[object, int] = {}
     for stage in range(pp):
         found = part(model, pp=pp, stage=stage)
-        alike = (
-            tuple((b.name, len(b.layers)) for b in found.blocks),
-            bool(found.first),
-            bool(found.last),
-        )
-        seen.setdefault(alike, stage)
+        layers = tuple((block.name, len(block.layers)) for block in found.blocks)
+        seen.setdefault((layers, bool(found.first), bool(found.last)), stage)
     return tuple(seen.values())
 
 
@@ -109,7 +96,7 @@ def _slice(tensor: Tensor, slices: Mapping[str, str], tp: int, ep: int) -> Tenso
     active = tensor.active
     if tensor.kind == "expert":
         shape[0] = _divided(name, shape[0], "ep", ep)
-        # A rank's experts see the tokens of all its group, so that as many expert copies of a token stay with it.
+        # A rank's experts see the tokens of all its group: as many copies of a token stay with it.
         active = min(Fraction(1), active * ep)
     module, leaf = _module(name)
     if tensor.of_experts and tensor.kind == "adapter":  # its inner dimension has a rank per expert

@@ -1,5 +1,4 @@
-"""The calculator page's answer as HTML: verdict, bars against the card, ledger, what would change
-it.
+"""The calculator page's answer as HTML: verdict, bars, ledger, what would change it.
 
 The same strings are made while the site is built and in the reader's browser.
 """
@@ -33,15 +32,10 @@ def calculator(found: Estimate, gpu: Gpu) -> str:
 
 
 def options(job: Job) -> dict[str, str]:
-    """The command line's options that make `run` of its model: GPUs, strategy, and what is not the
-    default.
-    """
+    """The options that make `job` of its model: GPUs, strategy, and what is not the default."""
     usual = Job.of(model=job.model, world_size=job.world_size, strategy=job.strategy)
     differs = {name: value for name, value in job.settings.items() if value != usual.settings[name]}
-    chosen = {
-        name: value for name, value in differs.items() if name not in ("world_size", "strategy")
-    }
-    given = {"gpus": job.world_size, "strategy": job.strategy, **chosen}
+    given = {"gpus": job.world_size, "strategy": job.strategy, **differs}
     return {name.replace("_", "-"): _written(value) for name, value in given.items()}
 
 
@@ -50,8 +44,7 @@ def _written(value: object) -> str:
 
 
 def query(job: Job, gpu: Gpu) -> str:
-    """The address of `run` on `gpu`, what follows the page's own: the command line's words as a
-    query.
+    """What the address of `job` on `gpu` adds to the page's own: the command line's words.
 
     >>> query(Job.of(model=models.load("llama-3.1-8b")), gpus.get("b200-sxm"))
     '?model=llama-3.1-8b&gpus=1&strategy=single&gpu=b200-sxm'
@@ -61,17 +54,16 @@ def query(job: Job, gpu: Gpu) -> str:
 
 
 def _quoted(value: str) -> str:
-    return re.sub(
-        r"[^A-Za-z0-9._,/-]", lambda m: "".join(f"%{byte:02X}" for byte in m[0].encode()), value
-    )
+    def percents(found: re.Match[str]) -> str:
+        return "".join(f"%{byte:02X}" for byte in found[0].encode())
+
+    return re.sub(r"[^A-Za-z0-9._,/-]", percents, value)
 
 
 def _name(job: Job) -> str:
     """The short name of a known model, else what the reader wrote."""
-    return next(
-        (record["name"] for record in models.known() if record["id"] == job.model.name),
-        job.model.name,
-    )
+    names = {record["id"]: record["name"] for record in models.known()}
+    return str(names.get(job.model.name, job.model.name))
 
 
 def _limit(gpu: Gpu) -> int:
@@ -79,12 +71,9 @@ def _limit(gpu: Gpu) -> int:
 
 
 def _word(said: Verdict | None, tag: str = "span") -> str:
-    word = str(said or "no verdict")
-    return (
-        f'<{tag} class="verdict-{_CLASSES[said]}">{word.capitalize()}</{tag}>'
-        if said
-        else word.capitalize()
-    )
+    if not said:
+        return "No verdict"
+    return f'<{tag} class="verdict-{_CLASSES[said]}">{said.capitalize()}</{tag}>'
 
 
 def _need(found: Estimate) -> int:
@@ -93,11 +82,9 @@ def _need(found: Estimate) -> int:
 
 def _verdict(found: Estimate, gpu: Gpu) -> str:
     limit, count = _limit(gpu), f"{found.job.world_size:,} × {short(gpu.name)}"
-    sees = (
-        f"shows a process {size(limit, 'GB', 2)}"
-        if gpu.visible_bytes
-        else f"is labelled {size(limit)}"
-    )
+    sees = f"is labelled {size(limit)}"
+    if gpu.visible_bytes:
+        sees = f"shows a process {size(limit, 'GB', 2)}"
     out = [f'<p class="calc-word">{_word(verdict(found, gpu), "strong")} on {escape(count)}.</p>']
     if found.peak:
         peak = found.peak
@@ -148,9 +135,7 @@ def _figure(found: Estimate, gpu: Gpu) -> str:
 
 
 def _ledger(found: Estimate) -> str:
-    """Every line in every phase, the exact bytes at the worst instant; under it the one-line
-    formula.
-    """
+    """Every line in every phase, exact bytes at the worst; under it the one-line formula."""
     phases = found.phases or {}
     lines = {line.line: line.kind for phase in phases.values() for line in phase.lines}
     amounts = {

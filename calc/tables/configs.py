@@ -5,11 +5,12 @@ costs.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from calc import configs
 from calc.estimate import estimate
 from calc.job import Job
-from calc.models import load
+from calc.models import Model, load
 from calc.tables.text import markdown, size
 from calc.units import InputError, records
 
@@ -58,9 +59,8 @@ def tabs(name: str) -> str:
         form = configs.FORMATS[key]
         found += [f'=== "{form.title.removeprefix("Transformers ")}"', ""]
         for file in shown[key]:
-            link = (
-                f"[`{file.name}`]({_FOLDER}/{name}/{file.name})" + " for Transformers" * file.auto
-            )
+            link = f"[`{file.name}`]({_FOLDER}/{name}/{file.name})"
+            link += " for Transformers" if file.auto else ""
             found += [
                 f"    {link}, accepted by {form.library} {configs.version(form.library)}.",
                 f"    {form.change}.",
@@ -91,9 +91,8 @@ def every_file() -> str:
         named = {file.name: file for path, file in published.items() if path.startswith(f"{name}/")}
         links = " · ".join(f"[`{file}`]({_FOLDER}/{name}/{file})" for file in named)
         found = estimate(job)
-        rows.append(
-            [title, links, size(found.states.total), size(found.peak.bytes if found.peak else None)]
-        )
+        peak = found.peak.bytes if found.peak else None
+        rows.append([title, links, size(found.states.total), size(peak)])
     return markdown(["Run", "Files", ">States per GPU", ">Peak"], rows)
 
 
@@ -104,82 +103,57 @@ def sharding_names() -> str:
 
 
 def traps() -> str:
-    """Keys that cost more, or less, than they seem to: each with its arithmetic for Llama 3.1 8B."""
+    """Keys that cost more, or less, than they seem to, with the arithmetic for Llama 3.1 8B."""
     llama = load("llama-3.1-8b")
-    params, layer = llama.num_params, llama.blocks[0].numel
-    zero = configs.keys("deepspeed", "zero_optimization")
-    bucket, live = (
-        int(str(zero[key])) for key in ("reduce_bucket_size", "stage3_max_live_parameters")
-    )
-    eight = Job.of(model=llama, world_size=8, strategy="fsdp2", optimizer="adamw8bit-torchao")
-    first = Job.of(
-        model=llama, world_size=8, strategy="fsdp1", recipe="pure-bf16", optimizer="adamw8bit"
-    )
-    bits, bits32 = (
-        estimate(Job.of(model=llama, optimizer=f"adamw8bit{name}")).states
-        for name in ("", "-trainer")
-    )
-    torchao, bnb, bare = (
-        estimate(job).states.total
-        for job in (eight, first, Job.of(model=llama, recipe="pure-bf16"))
-    )
-    rows: list[tuple[str, str, int]] = [
-        ("DeepSpeed `reduce_bucket_size`", f"the default, {bucket:,} elements, × 2 B", 2 * bucket),
-        (
-            "DeepSpeed `stage3_max_live_parameters`",
-            f"the default, {live:,}, × 2 B: stays gathered",
-            2 * live,
-        ),
-        (
-            "DeepSpeed `overlap_comm`, stages 1 and 2",
-            f"a second bucket: 2 × {bucket:,} × 2 B",
-            4 * bucket,
-        ),
-        (
-            "`fsdp_cpu_ram_efficient_loading: false`",
-            f"host memory: 8 copies × {params:,} × 2 B",
-            16 * params,
-        ),
-        (
-            "`bf16: true` is no master copy",
-            "Trainer and Axolotl keep 8 B per parameter of a bf16 checkpoint",
-            bare,
-        ),
-        (
-            "`bf16: true` in LLaMA-Factory",
-            "casts what it trains to fp32: 16 B per parameter",
-            16 * params,
-        ),
-        (
-            "8-bit Adam under FSDP2",
-            f"bitsandbytes fails; torchao wants fp32 shards: {params:,} × (4 + 4 + 2.03) ÷ 8 B",
-            torchao,
-        ),
-        (
-            "8-bit Adam under FSDP1",
-            f"bitsandbytes on bf16 shards: {params:,} × (2 + 2 + 2.03) ÷ 8 B",
-            bnb,
-        ),
-        (
-            "DDP `gradient_as_bucket_view=False`",
-            f"the gradients once more: {params:,} × 2 B",
-            2 * params,
-        ),
-        (
-            "FSDP `reduce_dtype` fp32, not bf16",
-            f"a layer on its way: {layer:,} × (4 − 2) B",
-            2 * layer,
-        ),
-        (
-            "`prepare_model_for_kbit_training`",
-            f"casts a frozen bf16 base to fp32: {params:,} × (4 − 2) B",
-            2 * params,
-        ),
-        (
-            "Trainer `adamw_bnb_8bit`",
-            f"embedding states stay in 32 bit: {bits32.optimizer:,} − {bits.optimizer:,} B",
-            bits32.optimizer - bits.optimizer,
-        ),
-    ]
-    cells = [(key, how, f"**{size(amount, 'GB', 2)}**") for key, how, amount in rows]
+    cells = [(key, how, f"**{size(amount, 'GB', 2)}**") for key, how, amount in _costs(llama)]
     return markdown(["Key", "Arithmetic", ">Costs"], cells)
+
+
+_Cost = tuple[str, str, int]
+
+
+def _costs(llama: Model) -> Iterator[_Cost]:
+    params, layer = llama.num_params, llama.blocks[0].numel
+    yield from _of_deepspeed()
+    how = f"host memory: 8 copies × {params:,} × 2 B"
+    yield "`fsdp_cpu_ram_efficient_loading: false`", how, 16 * params
+    bare = estimate(Job.of(model=llama, recipe="pure-bf16")).states.total
+    how = "Trainer and Axolotl keep 8 B per parameter of a bf16 checkpoint"
+    yield "`bf16: true` is no master copy", how, bare
+    how = "casts what it trains to fp32: 16 B per parameter"
+    yield "`bf16: true` in LLaMA-Factory", how, 16 * params
+    yield from _of_8_bit(llama)
+    how = f"the gradients once more: {params:,} × 2 B"
+    yield "DDP `gradient_as_bucket_view=False`", how, 2 * params
+    how = f"a layer on its way: {layer:,} × (4 − 2) B"
+    yield "FSDP `reduce_dtype` fp32, not bf16", how, 2 * layer
+    how = f"casts a frozen bf16 base to fp32: {params:,} × (4 − 2) B"
+    yield "`prepare_model_for_kbit_training`", how, 2 * params
+    ours, trainers = (
+        estimate(Job.of(model=llama, optimizer=name)).states.optimizer
+        for name in ("adamw8bit", "adamw8bit-trainer")
+    )
+    how = f"embedding states stay in 32 bit: {trainers:,} − {ours:,} B"
+    yield "Trainer `adamw_bnb_8bit`", how, trainers - ours
+
+
+def _of_deepspeed() -> Iterator[_Cost]:
+    zero = configs.keys("deepspeed", "zero_optimization")
+    names = ("reduce_bucket_size", "stage3_max_live_parameters")
+    bucket, live = (int(str(zero[name])) for name in names)
+    how = f"the default, {bucket:,} elements, × 2 B"
+    yield "DeepSpeed `reduce_bucket_size`", how, 2 * bucket
+    how = f"the default, {live:,}, × 2 B: stays gathered"
+    yield "DeepSpeed `stage3_max_live_parameters`", how, 2 * live
+    how = f"a second bucket: 2 × {bucket:,} × 2 B"
+    yield "DeepSpeed `overlap_comm`, stages 1 and 2", how, 4 * bucket
+
+
+def _of_8_bit(llama: Model) -> Iterator[_Cost]:
+    torchao = Job.of(model=llama, world_size=8, strategy="fsdp2", optimizer="adamw8bit-torchao")
+    bitsandbytes = torchao.but(strategy="fsdp1", recipe="pure-bf16", optimizer="adamw8bit")
+    params = f"{llama.num_params:,}"
+    how = f"bitsandbytes fails; torchao wants fp32 shards: {params} × (4 + 4 + 2.03) ÷ 8 B"
+    yield "8-bit Adam under FSDP2", how, estimate(torchao).states.total
+    how = f"bitsandbytes on bf16 shards: {params} × (2 + 2 + 2.03) ÷ 8 B"
+    yield "8-bit Adam under FSDP1", how, estimate(bitsandbytes).states.total

@@ -39,25 +39,16 @@ def claims_table(*sources: str) -> str:
     """Every claim, or those of `sources`: as printed, the verdict, what the ledger gives, by how
     much it is off.
     """
-    heads = [
-        "Claim",
-        ">Printed",
-        "Verdict",
-        ">Ledger gives",
-        ">Off by",
-        "Ledger, and what is said of it",
-    ]
-    rows = [
-        _row(found) for found in judgements() if not sources or found.claim.source.id in sources
-    ]
-    return markdown(heads, rows)
+    heads = ["Claim", ">Printed", "Verdict", ">Ledger gives", ">Off by"]
+    found = (each for each in judgements() if not sources or each.claim.source.id in sources)
+    return markdown([*heads, "Ledger, and what is said of it"], map(_row, found))
 
 
 def _row(found: Judgement) -> list[str]:
     claim, way = found.claim, found.way
-    source = (
-        f"[{claim.source.title}]({claim.source.url})" if claim.source.url else claim.source.title
-    )
+    source = claim.source.title
+    if claim.source.url:
+        source = f"[{source}]({claim.source.url})"
     facts = [f"{source}, {claim.where}", claim.source.date, claim.kind]
     facts += [] if claim.source.confidence == "read at source" else [claim.source.confidence]
     return [
@@ -91,16 +82,9 @@ def readings(*, inside: bool) -> tuple[Judgement, ...]:
 def readings_table(*, inside: bool) -> str:
     """What others read of real runs, beside what is computed; for those outside the band, why."""
     cells = map(_row, readings(inside=inside))
-    heads = [
-        "Measured by others",
-        ">Read",
-        ">Computed",
-        ">Off by",
-        "Ledger" if inside else "Why not",
-    ]
-    return markdown(
-        heads, [[what, read, computed, off, said] for what, read, _, computed, off, said in cells]
-    )
+    why = "Ledger" if inside else "Why not"
+    rows = [[what, read, computed, off, said] for what, read, _, computed, off, said in cells]
+    return markdown(["Measured by others", ">Read", ">Computed", ">Off by", why], rows)
 
 
 def readings_count() -> str:
@@ -113,9 +97,9 @@ def readings_count() -> str:
 def _meaning(claim: Claim) -> str:
     if claim.limit:
         return "<br><small>the card</small>"
-    return (
-        "" if claim.printed.endswith(f" {claim.unit}") else f"<br><small>means {claim.unit}</small>"
-    )
+    if claim.printed.endswith(f" {claim.unit}"):
+        return ""
+    return f"<br><small>means {claim.unit}</small>"
 
 
 def _written(value: Fraction, unit: str, digit: Fraction) -> str:
@@ -156,10 +140,9 @@ def _contradiction(found: Judgement) -> str:
 
 def _name(way: Way, models: object = "") -> str:
     ledger, _, optimizer = way.name.partition(" + ")
-    count = (
-        f", {way.model} parameters" if isinstance(models, list) and way.model[0].isdigit() else ""
-    )
-    return f"`{ledger}`" + (f" with `{optimizer}`" if optimizer else "") + count
+    name = f"`{ledger}` with `{optimizer}`" if optimizer else f"`{ledger}`"
+    nominal = isinstance(models, list) and way.model[0].isdigit()
+    return f"{name}, {way.model} parameters" if nominal else name
 
 
 def ledgers_table() -> str:
@@ -222,9 +205,7 @@ def calculators_table() -> str:
         sums, total = _sums(parts), sum(parts.values())
         per_param = decimal(Fraction(sums["States"] * 8, _PARAMS), 0)
         states = f"{size(sums['States'])}<br><small>{per_param} B × P</small>"
-        rest = [
-            size(amount) if amount else "–" for name, amount in sums.items() if name != "States"
-        ]
+        rest = [size(sums[name] or None) for name in sums if name != "States"]
         said = f"**{size(total)}**<br><small>own: {facts['said']}</small>"
         rows.append([title.partition(",")[0], states, *rest, said])
     return markdown(["Calculator", *(f">{title}" for title in _COLUMNS), ">Per GPU"], rows)
@@ -235,9 +216,8 @@ def forgotten_table() -> str:
     rows = []
     for title, facts, _ in _calculators():
         name = f"[{title}]({facts['url']})" if facts["url"] else title
-        rows.append(
-            [name, facts["forgets"], facts["unit"], f"{facts['read']}; figure {facts['obtained']}"]
-        )
+        read = f"{facts['read']}; figure {facts['obtained']}"
+        rows.append([name, facts["forgets"], facts["unit"], read])
     return markdown(["Calculator", "Leaves out", "Prints", "Read"], rows)
 
 
@@ -248,10 +228,8 @@ def calculators_bars() -> str:
     rows = {}
     for title, _, parts in _calculators():
         shown = {line: parts.get(line, 0) for line in (*LINES, "activations", "transient")}
-        rows[title.partition(",")[0]] = {
-            **shown,
-            "overhead": parts.get("overhead", 0) + parts["margin"],
-        }
+        shown["overhead"] = parts.get("overhead", 0) + parts["margin"]
+        rows[title.partition(",")[0]] = shown
     told = "; ".join(f"{name} {size(sum(parts.values()))}" for name, parts in rows.items())
     title = "70B on eight GPUs by ten calculators"
     return bars(rows, 2 * _PARAMS, "16 bytes per parameter, over eight", title, f"Per GPU: {told}.")
@@ -267,9 +245,8 @@ def differences_table() -> str:
         rows.append([record["title"], least, size(amounts[-1]), record["reason"]])
     totals = sorted(sum(sums.values()) for sums in found)
     looks = [total - total * UNITS["GB"] // UNITS["GiB"] for total in totals]
-    rows.append(
-        ["The unit", size(looks[0]), size(looks[-1]), "2³⁰ bytes printed as GB look 6.9 % smaller"]
-    )
+    why = "2³⁰ bytes printed as GB look 6.9 % smaller"
+    rows.append(["The unit", size(looks[0]), size(looks[-1]), why])
     factor = decimal(Fraction(totals[-1], totals[0]), 1)
     rows.append(["Altogether", size(totals[0]), size(totals[-1]), f"a factor of {factor}"])
     return markdown(["Difference", ">Least", ">Most", "Why"], rows, total=True)
@@ -294,9 +271,5 @@ def text_b_room() -> str:
             left = total * UNITS["GB"] - int(16 * load(count).num_params / gpus) - OVERHEAD_BYTES
             room.append(f"{size(left - half, 'GB', 2)} to {size(left + half, 'GB', 2)}")
         rows.append([title, *room, f"more than {size(left, 'GB', 2)}"])
-    heads = [
-        ">Leaves for 146 at eight",
-        ">Leaves for 76 at sixteen",
-        ">Needed to leave out 80GB cards at sixteen",
-    ]
-    return markdown(["Parameters", *heads], rows)
+    heads = ["Parameters", ">Leaves for 146 at eight", ">Leaves for 76 at sixteen"]
+    return markdown([*heads, ">Needed to leave out 80GB cards at sixteen"], rows)

@@ -23,23 +23,19 @@ _WHOLE_FIRST = ("weights", "gradients", "master", "optimizer")
 def one_copy(found: Estimate) -> str:
     """The four lines of what one run keeps, exact bytes first, with the bytes per parameter."""
     params = found.model.num_params
-    amounts = [(TITLES[line], getattr(found.states, line)) for line in LINES]
-    amounts.append(("Total", found.states.total))
-    rows = [
-        [title, per_param(amount, params), number(amount), size(amount)]
-        for title, amount in amounts
-    ]
+    amounts = {TITLES[line]: getattr(found.states, line) for line in LINES}
+    amounts["Total"] = found.states.total
+    rows = []
+    for title, amount in amounts.items():
+        rows.append([title, per_param(amount, params), number(amount), size(amount)])
     return markdown(["Line", ">Bytes per parameter", ">Bytes", ">Rounded"], rows, total=True)
 
 
 def paper_total(found: Estimate) -> str:
     """The one-line formula of one run, each term its own row, with the total."""
     line = found.one_line
-    rows = [
-        [TITLES[term], number(amount), size(amount)]
-        for term, amount in asdict(line).items()
-        if amount
-    ]
+    terms = {TITLES[term]: amount for term, amount in asdict(line).items() if amount}
+    rows = [[title, number(amount), size(amount)] for title, amount in terms.items()]
     rows.append(["Total per GPU", number(line.total), size(line.total)])
     return markdown(["Term", ">Bytes", ">Rounded"], rows, total=True)
 

@@ -1,6 +1,4 @@
-"""Tables and figures of the peak: one run's phases, several runs against a card, a grid of batch
-sizes, levers.
-"""
+"""Tables and figures of the peak: phases, runs against a card, a grid of batch sizes, levers."""
 
 from __future__ import annotations
 
@@ -54,37 +52,25 @@ def phases(found: Estimate) -> str:
     """Every phase of a run at its worst instant, the peak in bold."""
     rows = []
     for name, phase in (found.phases or {}).items():
-        cells = [
-            name,
-            INSTANTS.get(phase.instant, phase.instant),
-            number(phase.bytes),
-            size(phase.bytes),
-        ]
+        at = INSTANTS.get(phase.instant, phase.instant)
+        cells = [name, at, number(phase.bytes), size(phase.bytes)]
         is_peak = found.peak is not None and name == found.peak.phase
         rows.append([f"**{cell}**" for cell in cells] if is_peak else cells)
     return markdown(["Phase", "Its worst instant", ">Bytes", ">Rounded"], rows)
 
 
 def against(jobs: Mapping[str, Job], gpu: Gpu) -> str:
-    """Named runs against one card: states, peak, the band of what a process needs, the one verdict."""
-    return markdown(
-        [
-            "Run",
-            ">States",
-            ">Peak",
-            ">A process needs",
-            f">Verdict on {size(gpu.visible_bytes, 'GB', 2)}",
-        ],
-        [[name, *_cells(job, gpu)] for name, job in jobs.items()],
-    )
+    """Named runs against one card: states, peak, what a process needs, the one verdict."""
+    said = f">Verdict on {size(gpu.visible_bytes, 'GB', 2)}"
+    rows = [[name, *_cells(job, gpu)] for name, job in jobs.items()]
+    return markdown(["Run", ">States", ">Peak", ">A process needs", said], rows)
 
 
 def on_cards(ways: Iterable[tuple[str, Job, Gpu]]) -> str:
     """Runs, each on its own cards: states, peak, band, verdict."""
-    rows = [
-        [name, f"{job.world_size} × {short(gpu.name)}", *_cells(job, gpu)]
-        for name, job, gpu in ways
-    ]
+    rows = []
+    for name, job, gpu in ways:
+        rows.append([name, f"{job.world_size} × {short(gpu.name)}", *_cells(job, gpu)])
     return markdown(["Run", "Cards", ">States", ">Peak", ">A process needs", ">Verdict"], rows)
 
 
@@ -93,31 +79,22 @@ def ways_out(model: Model) -> str:
     h100, h200, b200 = get("h100-sxm5-80gb"), get("h200-sxm5"), get("b200-sxm")
     fsdp2 = Job.of(model=model, world_size=8, strategy="fsdp2")
     pure = fsdp2.but(recipe="pure-bf16", reduce_dtype="bf16")
-    adapters = pure.but(lora_rank=16, base_dtype="nf4")
+    bits = pure.but(strategy="fsdp1", optimizer="adamw8bit")
+    host = Job.of(model=model, world_size=8, offload="optimizer")
+    apart = fsdp2.but(world_size=16, wrap="block+ends")
+    fsdp = "AdamW, fp32 shards, FSDP2"
     return on_cards(
         [
-            ("AdamW, fp32 shards, FSDP2", fsdp2, h100),
+            (fsdp, fsdp2, h100),
             ("pure bf16 AdamW, FSDP2", pure, h100),
             ("the same, ends wrapped apart", pure.but(wrap="block+ends"), h100),
-            (
-                "8-bit Adam, no master, FSDP1",
-                pure.but(strategy="fsdp1", optimizer="adamw8bit"),
-                h100,
-            ),
-            (
-                "AdamW on the host, ZeRO-3",
-                Job.of(model=model, world_size=8, offload="optimizer"),
-                h100,
-            ),
-            ("QLoRA rank 16, FSDP2", adapters, h100),
-            ("AdamW, fp32 shards, FSDP2", fsdp2.but(world_size=16), h100),
-            (
-                "the same, ends wrapped apart",
-                fsdp2.but(world_size=16, wrap="block+ends"),
-                h100,
-            ),
-            ("AdamW, fp32 shards, FSDP2", fsdp2, h200),
-            ("AdamW, fp32 shards, FSDP2", fsdp2, b200),
+            ("8-bit Adam, no master, FSDP1", bits, h100),
+            ("AdamW on the host, ZeRO-3", host, h100),
+            ("QLoRA rank 16, FSDP2", pure.but(lora_rank=16, base_dtype="nf4"), h100),
+            (fsdp, fsdp2.but(world_size=16), h100),
+            ("the same, ends wrapped apart", apart, h100),
+            (fsdp, fsdp2, h200),
+            (fsdp, fsdp2, b200),
         ]
     )
 
@@ -159,16 +136,12 @@ def levers(base: Job, changes: Mapping[str, Job]) -> str:
         ((start.bytes - peak.bytes, name, peak) for name, peak in peaks.items() if peak),
         key=lambda row: -row[0],
     )
-    cells = [
-        [name, size(freed), size(peak.bytes), INSTANTS[peak.instant]] for freed, name, peak in rows
-    ]
+    cells = [[name, size(freed), size(p.bytes), INSTANTS[p.instant]] for freed, name, p in rows]
     return markdown(["Change", ">Frees", ">Peak after it", "Worst instant after it"], cells)
 
 
 def lever_table(base: Job) -> str:
-    """The levers of *Reduce training memory*, each pulled alone on one FSDP2 run without
-    checkpointing.
-    """
+    """The levers of *Reduce training memory*, each pulled alone on one FSDP2 run."""
     changes: dict[str, dict[str, Any]] = {
         "full checkpointing": {"checkpointing": "full"},
         "checkpoint every second layer": {"checkpointing": "selective"},
@@ -190,31 +163,23 @@ def formula_against_peak(job: Job) -> str:
     assert found.phases is not None
     assert found.peak is not None
     phase = found.phases[found.peak.phase]
-    rows = [
-        [line.line, size(line.bytes, "GB", 2)] for line in phase.lines if line.line not in STATES
-    ]
-    states = sum(line.bytes for line in phase.lines if line.line in STATES)
-    rows = [
-        ["states at that instant", size(states, "GB", 2)],
-        *rows,
-        ["peak", size(phase.bytes, "GB", 2)],
-    ]
+    lines = {line.line: line.bytes for line in phase.lines if line.line not in STATES}
+    states = phase.bytes - sum(lines.values())
+    amounts = {"states at that instant": states, **lines, "peak": phase.bytes}
+    rows = [[name, size(amount, "GB", 2)] for name, amount in amounts.items()]
     return markdown(["Line", ">At the peak"], rows, total=True)
 
 
 def count_bars(jobs: Iterable[Job], gpu: Gpu, title: str) -> str:
-    """The worst instant of the same run on more and more GPUs against one card: what does not
-    shrink stands first.
-    """
+    """The worst instant of a run on more and more GPUs: what does not shrink stands first."""
+    order = ("transient", "activations", *_STATES_DRAWN)
     rows, notes = {}, {}
     for job in jobs:
         found = estimate(job)
         assert found.phases is not None
         assert found.peak is not None
         name = f"{job.world_size:,} GPUs"
-        rows[name] = _stack(
-            found.phases[found.peak.phase], ("transient", "activations", *_STATES_DRAWN)
-        )
+        rows[name] = _stack(found.phases[found.peak.phase], order)
         notes[name] = str(verdict(found, gpu) or "")
     return _figure(rows, gpu, title, "Peak per GPU", notes)
 
@@ -224,10 +189,8 @@ def step_figure(job: Job, gpu: Gpu, title: str) -> str:
     found = estimate(job)
     assert found.phases is not None
     worst = {phase.instant: phase for phase in (*found.instants, found.phases["step"])}
-    rows = {
-        INSTANTS[name]: _stack(phase, (*_STATES_DRAWN, "activations", "transient"))
-        for name, phase in worst.items()
-    }
+    order = (*_STATES_DRAWN, "activations", "transient")
+    rows = {INSTANTS[name]: _stack(phase, order) for name, phase in worst.items()}
     return _figure(rows, gpu, title, "Allocated per GPU")
 
 
@@ -239,10 +202,8 @@ def _figure(
     notes: Mapping[str, str] | None = None,
 ) -> str:
     told = "; ".join(f"{name} {size(sum(parts.values()))}" for name, parts in rows.items())
-    limit = gpu.visible_bytes or gpu.label_bytes
-    return bars(
-        rows, limit, f"{short(gpu.name)} shows a process", title, f"{what}: {told}.", notes=notes
-    )
+    limit, shown = gpu.visible_bytes or gpu.label_bytes, f"{short(gpu.name)} shows a process"
+    return bars(rows, limit, shown, title, f"{what}: {told}.", notes=notes)
 
 
 def _stack(phase: Phase, order: Iterable[str]) -> dict[str, int]:
@@ -270,30 +231,26 @@ def checkpointing_table(model: Model, seq_len: int) -> str:
     """What all layers keep for one sequence, by checkpointing."""
     rows = []
     for name in CHOICES["checkpointing"]:
-        kept = seq_len * sum(
-            _kept(model, block, name, layer) for block in model.blocks for layer in block.layers
-        )
-        rows.append([f"`{name}`", number(kept // seq_len), number(kept), size(kept, "GB", 2)])
+        each = sum(_kept(model, block, name, n) for block in model.blocks for n in block.layers)
+        kept = seq_len * each
+        rows.append([f"`{name}`", number(each), number(kept), size(kept, "GB", 2)])
     return markdown(["Checkpointing", ">Bytes per token", ">Bytes", ">Rounded"], rows)
 
 
 def _kept(model: Model, block: Block, checkpointing: str, layer: int) -> int:
     """Bytes per token that a layer keeps in bf16."""
     stream, again = 2 * int(str(model.config["hidden_size"])), recomputed(checkpointing, layer)
-    return kept_bytes(
-        stream, operations(model, block), again=again, matmuls=checkpointing == "matmuls"
-    )
+    matmuls = checkpointing == "matmuls"
+    return kept_bytes(stream, operations(model, block), again=again, matmuls=matmuls)
 
 
 def attention_table(job: Job, seq_lens: Sequence[int]) -> str:
     """The peak by attention implementation and sequence length."""
-    rows = []
+    rows, names = [], CHOICES["attention"]
     for seq_len in seq_lens:
-        found = [
-            estimate(job.but(attention=name, seq_len=seq_len)).peak for name in CHOICES["attention"]
-        ]
+        found = [estimate(job.but(attention=name, seq_len=seq_len)).peak for name in names]
         rows.append([f"{seq_len:,}", *(size(peak.bytes) if peak else "–" for peak in found)])
-    return markdown([">Sequence length", *(f">`{name}`" for name in CHOICES["attention"])], rows)
+    return markdown([">Sequence length", *(f">`{name}`" for name in names)], rows)
 
 
 def allowance_table() -> str:
@@ -322,10 +279,9 @@ def lora_counts(chosen: Iterable[Model]) -> str:
     for model in chosen:
         for targets in ("all-linear", "q_proj,v_proj"):
             names = targets if targets == "all-linear" else tuple(targets.split(","))
-            counts = (
-                with_adapters(model, rank=rank, targets=names).num_trainable for rank in (8, 16, 64)
-            )
-            rows.append([model.name.rpartition("/")[2], f"`{targets}`", *map(number, counts)])
+            adapted = (with_adapters(model, rank=rank, targets=names) for rank in (8, 16, 64))
+            counts = (number(each.num_trainable) for each in adapted)
+            rows.append([model.name.rpartition("/")[2], f"`{targets}`", *counts])
     return markdown(["Model", "Targets", ">Rank 8", ">Rank 16", ">Rank 64"], rows)
 
 
@@ -334,14 +290,7 @@ def host_table(ways: Mapping[str, Job], gpu: Gpu) -> str:
     rows = []
     for name, job in ways.items():
         found = estimate(job)
-        rows.append(
-            [
-                name,
-                size(found.peak.bytes if found.peak else None),
-                said(found, gpu),
-                size(found.host_per_node_bytes),
-            ]
-        )
-    return markdown(
-        ["Run", ">Peak per GPU", f">Verdict on {short(gpu.name)}", ">Host RAM per node"], rows
-    )
+        peak = size(found.peak.bytes if found.peak else None)
+        rows.append([name, peak, said(found, gpu), size(found.host_per_node_bytes)])
+    heads = (">Peak per GPU", f">Verdict on {short(gpu.name)}", ">Host RAM per node")
+    return markdown(["Run", *heads], rows)
