@@ -1,4 +1,4 @@
-"""The memory curve of a step as inline SVG: what is held layer by layer, stacked by kind of line."""
+"""The memory curve of a step as inline SVG: what is held layer by layer, by kind of line."""
 
 from __future__ import annotations
 
