@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from calc.cli import calculated
+from calc.cli import answer, calculated
 from calc.estimate import estimate
 from calc.fit import fit
 from calc.job import Job
@@ -119,8 +119,53 @@ def estimates() -> dict[str, object]:
             for number in (80, 800, 8000)
         },
         "fit_all_cards_seconds": seconds(lambda: fit(Job.of(model=llama, world_size=1, strategy="zero3")), 3),
+        "largest_on_all_cards_seconds": seconds(lambda: answer(("fit", "llama-3.3-70b", "--largest")), 3),
         "calculator_seconds": seconds(lambda: calculated((*QUESTION, "--gpu", "h100-sxm5-80gb"))),
     }
+
+
+#: Complete estimates per second of Llama 70B, sequences that differ, the best of five rounds.
+RATES = """
+import json, sys, time
+from dataclasses import replace
+from calc.estimate import estimate
+from calc.models import load
+try:
+    from calc.job import Job
+    make = Job.of
+except ImportError:
+    from calc.estimate import Run as make
+llama, found = load("llama-3.3-70b"), {}
+for name in ("ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"):
+    asked = make(model=llama, world_size=8, strategy=name)
+    jobs, best = [replace(asked, seq_len=1000 + count) for count in range(300)], 0
+    for _ in range(5):
+        start = time.perf_counter()
+        for job in jobs:
+            estimate(job)
+        best = max(best, len(jobs) / (time.perf_counter() - start))
+    found[name] = round(best)
+print(json.dumps(found))
+"""
+#: The last commit of the core before this one.
+BEFORE = "53e0d40"
+
+
+def rates() -> dict[str, object] | None:
+    """Estimates per second now and before the core was rebuilt, in one run, and their ratio."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = f"git archive {BEFORE} calc | tar -x -C {folder}"
+        if subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], cwd=ROOT, capture_output=True).returncode:
+            return None  # a copy without history
+        found = {}
+        for name, where in (("before", folder), ("now", str(ROOT))):
+            path = os.environ | {"PYTHONPATH": where}
+            ended = subprocess.run(
+                [sys.executable, "-c", RATES], cwd=where, env=path, check=True, stdout=subprocess.PIPE, text=True
+            )
+            found[name] = json.loads(ended.stdout)
+    before, now = found["before"], found["now"]
+    return {**found, "times_as_many": {name: round(now[name] / before[name], 1) for name in now}}
 
 
 def estimators() -> dict[str, object] | None:
@@ -154,6 +199,7 @@ def main() -> None:
                 "import_seconds": round(seconds(lambda: run("-c", "import calc.cli"), 9) - bare, 4),
                 "cold_command_seconds": seconds(lambda: run("-m", "calc", *QUESTION), 9),
                 "estimates": estimates(),
+                "estimates_per_second": rates(),
                 "build_seconds": build(),
                 "estimators": estimators(),
             },
