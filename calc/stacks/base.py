@@ -6,7 +6,6 @@ Every other stack is this one with hooks of its own: what it allocates and frees
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from calc.memory.timeline import Timeline
@@ -22,9 +21,10 @@ from calc.units import ceil_div
 STATES = ("weights", "master", "optimizer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Stack(Sharding):
     """A framework's hooks around the modules of a model, and what its ranks send each other."""
+
+    __slots__ = ()
 
     # The module, and the hooks around it.
 

@@ -15,7 +15,6 @@ to.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 
 from calc.memory.layers import numel_of
@@ -33,9 +32,10 @@ from calc.units import ceil_div
 AVERAGED, BEYOND = "averaged gradients", "gradients beyond the partition"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeed1(DeepSpeed):
     """ZeRO-1; with `offload` optimizer master copy and states live in host memory."""
+
+    __slots__ = ()
 
     strategy = "zero1"
     stage = 1
@@ -125,9 +125,10 @@ class DeepSpeed1(DeepSpeed):
         return 10 * share + states.optimizer + 2 * largest + accumulated
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeed2(DeepSpeed1):
     """ZeRO-2; with `offload` optimizer gradients live in host memory too."""
+
+    __slots__ = ()
 
     strategy = "zero2"
     stage = 2

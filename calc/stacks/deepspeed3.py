@@ -11,7 +11,7 @@ Counted: as much gathered as may be, the bucket, and gradients on their way thro
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from calc.memory.timeline import Timeline
 from calc.memory.train_step import Step
@@ -28,9 +28,10 @@ GATHERED = "gathered parameters"
 MAX_IN_CPU = 10**9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeed3(DeepSpeed):
     """ZeRO-3; `offload` moves the optimizer, or all, to host memory, or all to NVMe."""
+
+    __slots__ = ()
 
     strategy = "zero3"
     stage = 3

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from calc.memory.timeline import Timeline
 from calc.memory.train_step import Step
@@ -27,9 +26,10 @@ from calc.stacks.units import FsdpUnit
 from calc.units import ceil_div
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FSDP1(FSDP2):
     """`ranks` that divide flat parameters; the settings are those of FSDP2, under FSDP1's names."""
+
+    __slots__ = ()
 
     strategy = "fsdp1"
     recipes = ("fsdp2-mixed", "fp32", "pure-bf16", "bf16-fp32-states")

@@ -10,7 +10,6 @@ Counted: the buffer for good, and one weight's gradient on its way into it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from calc.memory.layers import numel_of
 from calc.memory.training import Training
@@ -22,9 +21,10 @@ from calc.stacks.collectives import Collective
 from calc.stacks.shards import flat, trainable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Megatron(Stack):
     """Ranks that each hold weights and fp32 gradients, and everything else too."""
+
+    __slots__ = ()
 
     strategy = "ddp"
     recipes = ("megatron",)
@@ -34,11 +34,12 @@ class Megatron(Stack):
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MegatronDistributed(Megatron):
     """With `use_distributed_optimizer`: ranks that share master copy and states, as one flat
     buffer.
     """
+
+    __slots__ = ()
 
     strategy = "zero1"
     stage = 1

@@ -7,16 +7,15 @@ Source: PyTorch 2.13.0, measured by its MemTracker (Verification page).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from calc.memory.training import Training
 from calc.stacks.base import Stack
 from calc.stacks.collectives import Collective
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Single(Stack):
     """One rank that holds everything."""
+
+    __slots__ = ()
 
     strategy = "single"
     alone = True

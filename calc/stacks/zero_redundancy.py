@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from calc.memory.training import Training
 from calc.models import Tensor
@@ -22,9 +21,10 @@ from calc.stacks.ddp import DDP
 from calc.stacks.shards import trainable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroRedundancy(DDP):
     """Ranks that each hold weights and gradients, and share the states tensor by tensor."""
+
+    __slots__ = ()
 
     strategy = "zero1"
     recipes = ("fp32", "pure-bf16", "bf16-fp32-states")
