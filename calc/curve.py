@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from calc.estimate import play
 from calc.job import Job
-from calc.memory import Line, Phase, Timeline
+from calc.memory.ledger import Line, Phase
+from calc.memory.timeline import Timeline
 from calc.plan import plan_of
 
 #: What a step begins with, also where the stack has no instant of its own there.

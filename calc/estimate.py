@@ -8,15 +8,13 @@ from types import MappingProxyType
 
 from calc.formula import OneLine, paper_activations
 from calc.job import Job
-from calc.memory.ledger import Line, Phase
+from calc.memory.ledger import Phase
 from calc.memory.timeline import Timeline
 from calc.memory.train_step import Step, train_step
 from calc.models import Model
 from calc.plan import Rank, plan_of
 from calc.stacks.shards import ModelStates
 from calc.units import ceil_div
-
-__all__ = ["Estimate", "Line", "Peak", "Phase", "estimate"]
 
 #: Bytes beside what PyTorch allocates, least and most: CUDA context with cuBLAS (0.3 to 0.6 GB),
 #: and NCCL from two GPUs on (0.36 to 0.41 GB for 2 to 8 ranks, aiconfigurator).

@@ -147,13 +147,13 @@ def _counts(job: Job, gpu: Gpu, most: int) -> tuple[Sequence[int], Sequence[int]
     note = ""
     if gpu.vendor != "NVIDIA":
         note = f"{gpu.vendor}: the band is that of NVIDIA's context and NCCL"
-    if job.strategy not in ("single", "ddp"):
+    if job.stack.stage:
         return counts, beyond, note
     if not gpu.counts():
         return (), (), note
     if alone and job.world_size > (gpu.node_gpus or 0):
         return (), (), f"one node holds {gpu.node_gpus}"
-    if job.strategy == "ddp":
+    if not job.stack.alone:
         told = "more GPUs under DDP add throughput, not capacity"
         note = f"{told}; {note}" if note else told
     return (job.world_size,), (), note

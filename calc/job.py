@@ -143,7 +143,8 @@ class Job:
         for name, default in DEFAULTS.items():
             owner = self if hasattr(self, name) else self.stack
             found[name] = getattr(owner, name, default)
-        return found | {"reduce_dtype": reduce_dtype(self.stack, get_recipe(self.recipe))}
+        found["reduce_dtype"] = found["reduce_dtype"] or gradient_dtype(self.recipe)
+        return found
 
     def has(self, name: str) -> bool:
         """Whether the job's stack has the setting called `name`.
@@ -171,19 +172,15 @@ def _replicas(model: Model, words: Mapping[str, Any]) -> int:
     return replicas
 
 
-def reduce_dtype(stack: Stack | type[Stack], recipe: Recipe) -> str:
-    """The dtype in which gradients are reduced: the stack's own setting, else that of the
-    gradients.
-    """
-    return getattr(stack, "reduce_dtype", "") or (
-        "fp32" if recipe.itemsize("gradients") == 4 else "bf16"
-    )
+def gradient_dtype(recipe: str) -> str:
+    """The dtype of gradients, in which they are reduced where the stack has no other for it."""
+    return "fp32" if get_recipe(recipe).itemsize("gradients") == 4 else "bf16"
 
 
 def _settings(chosen: type[Stack], recipe: str, words: Mapping[str, Any]) -> dict[str, Any]:
     """The stack's own settings; `InputError` for one that it does not have."""
     has = settings_of(chosen)
-    own = "fp32" if get_recipe(recipe).itemsize("gradients") == 4 else "bf16"
+    own = gradient_dtype(recipe)
     if "reduce_dtype" not in has and words["reduce_dtype"] not in ("", own):
         raise InputError(
             f"reduce_dtype is a setting of FSDP; strategy {chosen.strategy!r} reduces in {own}"

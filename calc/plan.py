@@ -12,7 +12,7 @@ from calc.formula import OneLine, paper_states
 from calc.job import Job
 from calc.memory.layers import Layer, frozen_start, layer, matrices, numel_of, recomputed
 from calc.memory.ledger import Phase
-from calc.memory.train_step import Key, Step, fixed
+from calc.memory.train_step import Key, Step
 from calc.memory.training import Training
 from calc.models import Model
 from calc.models.families import (
@@ -137,7 +137,7 @@ def _step(job: Job, training: Training, waiting: int) -> Step:
         before=before,
         leaf=leaf,
         waiting=waiting * (before + sum(layers[key].kept for key in order)),
-        waiting_fixed=waiting * sum(fixed(layers[key]) for key in order),
+        waiting_fixed=waiting * sum(layers[key].kept_fixed for key in order),
     )
 
 

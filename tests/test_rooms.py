@@ -198,3 +198,31 @@ def test_only_the_command_line_prints_or_reads_the_environment(path: Path) -> No
     names = {node.id for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Name)}
     assert names & {"print", "input", "eval", "exec"} == set()
     assert imported(path) & {"time", "datetime", "socket", "urllib", "pickle"} == set()
+
+
+STACK_NAMES = {"Single", "DDP", "ZeroRedundancy", "FSDP1", "FSDP2", "HSDP", "DeepSpeed", "DeepSpeed1", "DeepSpeed2"}
+STACK_NAMES |= {"DeepSpeed3", "Megatron", "MegatronDistributed"}
+
+
+def asks_for_a_stack(node: ast.AST) -> bool:
+    """Whether it compares a strategy with a word, or asks whether a stack is one of a kind."""
+    if isinstance(node, ast.Compare):
+        sides = (node.left, *node.comparators)
+        named = any(isinstance(side, ast.Attribute) and side.attr == "strategy" for side in sides)
+        words = [
+            c for side in sides for c in ast.walk(side) if isinstance(c, ast.Constant) and isinstance(c.value, str)
+        ]
+        return named and bool(words)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
+        return any(isinstance(name, ast.Name) and name.id in STACK_NAMES for name in ast.walk(node.args[1]))
+    return isinstance(node, ast.Match) and "stack" in ast.unparse(node.subject)
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(CALC)))
+def test_nobody_but_a_stack_asks_which_stack_it_is(path: Path) -> None:
+    if path.parent.name == "stacks":
+        return
+    tree = ast.parse(path.read_text("utf-8"))
+    assert [ast.unparse(node) for node in ast.walk(tree) if asks_for_a_stack(node)] == []
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert imported & STACK_NAMES == set()

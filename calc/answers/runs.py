@@ -9,10 +9,12 @@ from pathlib import Path
 
 from calc import communication, configs, gpus, models, oom
 from calc.curve import FIRST_INSTANT, curve, timeline
-from calc.estimate import Estimate, Phase, estimate
+from calc.estimate import Estimate, estimate
 from calc.fit import Row, fit, largest, verdict
 from calc.job import Job
+from calc.memory.ledger import Phase
 from calc.settings import DEFAULTS
+from calc.stacks import STACKS, get_strategy
 from calc.units import InputError, named, unknown
 
 #: Characters of a message that `oom` reads at most.
@@ -25,9 +27,11 @@ def run(args: argparse.Namespace) -> Job:
     given = {name: getattr(args, name) for name in DEFAULTS if hasattr(args, name)}
     count = args.gpus
     if count is None:
-        count = args.tp * args.pp * args.cp * args.ep * (2 if args.strategy == "ddp" else 1)
-        count *= (args.shard_size or 8) if args.strategy == "hsdp" else 1
         given["strategy"] = args.strategy or "zero3"
+        strategy = get_strategy(given["strategy"]).name
+        fewest = next(stack.fewest for stack in STACKS if stack.strategy == strategy)
+        ranks = args.shard_size or fewest
+        count = args.tp * args.pp * args.cp * args.ep * ranks
     model = models.load(args.model)
     if getattr(args, "config_file", None):
         given = configs.read(args.config_file, count, model).over(given)
@@ -152,7 +156,7 @@ def _phase(phase: Phase) -> dict[str, object]:
 
 def fitted(args: argparse.Namespace) -> dict[str, object]:
     job, offered = run(args), [gpu for gpu in gpus.known().values() if gpu.counts()]
-    if args.gpus is not None and job.strategy not in ("single", "ddp"):
+    if args.gpus is not None and job.stack.stage:
         raise InputError(
             f"fit finds the number of GPUs for strategy {job.strategy!r}; "
             "--gpus goes with --strategy ddp"

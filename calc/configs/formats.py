@@ -11,6 +11,7 @@ from typing import Any
 from calc.estimate import estimate
 from calc.job import Job
 from calc.precision import RECIPES, get_recipe
+from calc.stacks import recipes_of
 from calc.units import InputError, named, records, text
 
 
@@ -40,7 +41,7 @@ class Format:
     def recipes_for(self, job: Job) -> tuple[str, ...]:
         """The recipes that this file can say for the run's strategy, with or without adapters."""
         # `zero` and `deepspeed` are what DeepSpeed holds; on one GPU or under DDP no library does.
-        zero = job.strategy.startswith("zero")
+        zero = "deepspeed" in recipes_of(job.strategy)
         if job.strategy not in self.strategies:
             return ()
         names = self.lora_recipes if job.lora_rank else self.recipes

@@ -68,7 +68,7 @@ def _flags(job: Job, optimizer: str) -> set[str]:
     offloaded, stays = settings["offload"] == "all", not settings["reshard_after_forward"]
     true = {
         family: True,
-        "zero": job.strategy.startswith("zero"),
+        "zero": job.has("sub_group_size"),
         "divided": job.stack.stage == 3,
         "cast": mixed or job.recipe == "autocast",
         "many": job.world_size > _NODE,

@@ -42,7 +42,7 @@ class Layer:
 
     `stream` is its input, `copied` what of that a recomputed layer does not share, `kept` what
     stays from its forward to its backward, `saved` what its operations need. In bytes whatever the
-    tokens: `fixed`, what they need beside; `cast`, the copies of weights that autocast makes and
+    tokens: `kept_fixed`, what is kept beside, `fixed`, what they need beside; `cast`, the copies of weights that autocast makes and
     the backward needs; `cached`, those that live until the forward leaves autocast; `unpacked`, the
     largest NF4 matrix as 16 bit. `unit` is the stack's, `worst` are those `operations` of which one
     is the worst, whatever the tokens, with what the others free and make.
@@ -53,6 +53,7 @@ class Layer:
     stream: int
     copied: int
     kept: int
+    kept_fixed: int
     saved: int
     fixed: int
     cast: int
@@ -102,6 +103,7 @@ def layer(
     stream = training.residual_itemsize * hidden_size(training.model)
     saved, fixed = sum(op.saved for op in operations), sum(op.summed for op in operations)
     kept = kept_bytes(stream, operations, again=again, matmuls=matmuls)
+    cast = 2 * matrices(block.tensors) if autocast else 0
     trains = [t for t in block.tensors if t.trainable]
     # An fp32 input is itself the copy that the first norm keeps.
     shared = training.residual_itemsize == 4 and operations[0].name == "input_layernorm"
@@ -113,9 +115,10 @@ def layer(
         stream=stream,
         copied=0 if shared else stream,
         kept=kept,
+        kept_fixed=0 if again else cast + fixed,
         saved=saved,
         fixed=fixed,
-        cast=2 * matrices(block.tensors) if autocast else 0,
+        cast=cast,
         cached=2 * matrices(trains) if autocast and again else 0,
         unpacked=max(quantised, default=0),
         operations=steps,

@@ -57,11 +57,6 @@ class Step:
     waiting_fixed: int
 
 
-def fixed(layer: Layer) -> int:
-    """Bytes whatever the tokens that a layer keeps from its forward to its backward."""
-    return 0 if layer.recomputed else layer.cast + layer.fixed
-
-
 def train_step(
     memory: Timeline, stack: Stack, steps: Sequence[Step], seq_len: int, micro_batch: int
 ) -> None:
@@ -91,7 +86,7 @@ def forward(memory: Timeline, stack: Stack, step: Step, tokens: int) -> None:
         memory.alloc("saved activations", layer.stream * tokens)
         stack.pre_forward(memory, layer.unit)
         memory.free("saved activations", layer.stream * tokens)
-        memory.alloc("saved activations", layer.kept * tokens + fixed(layer))
+        memory.alloc("saved activations", layer.kept * tokens + layer.kept_fixed)
         memory.alloc("weights cast by autocast", layer.cached)
         stack.post_forward(memory, layer.unit)
 

@@ -31,6 +31,7 @@ class DDP(Stack):
         "bf16-fp32-states",
     )
     owner = "DDP"
+    fewest = 2
     live_bucket = True
 
     def persistent(self, training: Training) -> dict[str, int]:

@@ -35,9 +35,6 @@ class FSDP1(FSDP2):
     recipes = ("fsdp2-mixed", "fp32", "pure-bf16", "bf16-fp32-states")
     shards = FLAT
 
-    def remarks(self, model: Model, ep: int) -> tuple[str, ...]:
-        return ()
-
     def cut(self, tensors: Iterable[Tensor], ranks: int, recipe: Recipe) -> int:
         return ceil_div(
             max((end for _, end, _ in spans(tensors, alignment(recipe))), default=0), ranks

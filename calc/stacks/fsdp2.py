@@ -63,7 +63,7 @@ class FSDP2(Stack):
     def remarks(self, model: Model, ep: int) -> tuple[str, ...]:
         ranks = self.ranks // ep
         experts = min((t.shape[0] for t in model.tensors if t.kind == "expert"), default=self.ranks)
-        if experts >= self.ranks:
+        if experts >= self.ranks or self.shards != DTENSOR:
             return ()
         return (
             f"{experts // ep} experts on {ranks} ranks: fully_shard cuts them by their number, so "
@@ -180,7 +180,7 @@ class FSDP2(Stack):
     def end_forward(self, memory: Timeline, step: Step) -> None:
         Stack.end_forward(self, memory, step)
         if self.reshard_after_forward and not self.apart(step.training.model):
-            memory.move("all-gather buffer", to="prefetched unit")  # the last layer's, to begin with
+            memory.move("all-gather buffer", to="prefetched unit")  # that of the last layer
         memory.free("all-gather buffer")
 
     def post_head_backward(self, memory: Timeline, step: Step) -> None:

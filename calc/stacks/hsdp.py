@@ -24,6 +24,7 @@ class HSDP(FSDP2):
     groups: int = 1
 
     strategy = "hsdp"
+    fewest = 8
 
     @property
     def world_size(self) -> int:
@@ -36,7 +37,7 @@ class HSDP(FSDP2):
     @classmethod
     def spread(cls, replicas: int, shard_size: int) -> dict[str, int]:
         """Groups of `shard_size` ranks, or of 8 where it is 0."""
-        ranks = shard_size or min(8, replicas)
+        ranks = shard_size or min(cls.fewest, replicas)
         if replicas % ranks:
             raise InputError(
                 f"shard_size {ranks:,} does not divide the {replicas:,} ranks that tp and pp leave"

@@ -38,6 +38,8 @@ class Sharding:
     owner: ClassVar[str] = ""
     #: Whether it is made for one rank.
     alone: ClassVar[bool] = False
+    #: The ranks with which it begins to differ from one GPU, or makes its first group.
+    fewest: ClassVar[int] = 1
     stage: ClassVar[int] = 0
     #: What an optimizer is handed: whole tensors, DTensor shards, or flat ones.
     shards: ClassVar[str] = WHOLE

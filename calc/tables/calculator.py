@@ -12,10 +12,11 @@ from typing import Any
 
 from calc import gpus, models
 from calc.configs import FORMATS, write
-from calc.estimate import Estimate, Line, estimate
+from calc.estimate import Estimate, estimate
 from calc.fit import Verdict, verdict
 from calc.gpus import Gpu
 from calc.job import Job
+from calc.memory.ledger import Line
 from calc.tables.figures import bars
 from calc.tables.text import LINES, TITLES, number, short, size
 from calc.units import InputError

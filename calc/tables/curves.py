@@ -1,4 +1,4 @@
-"""The memory curve of a step as inline SVG: what is held layer by layer, stacked by kind."""
+"""The memory curve of a step as inline SVG: what is held layer by layer, by kind of line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ _HEIGHT, _TOP = 220, 44
 
 
 def curve_figure(job: Job, gpu: Gpu, title: str) -> str:
-    """The curve of one step against one card: peak, its instant, and a text alternative."""
+    """The curve of one step against one card, with the peak and its instant named, and a text
+    alternative.
+    """
     return _figure(job, gpu, title, _most([job], gpu))
 
 

@@ -11,13 +11,13 @@ from calc.estimate import (
     FRAGMENTATION_PERCENT,
     NCCL_BYTES,
     Estimate,
-    Phase,
     estimate,
 )
 from calc.fit import Verdict, verdict
 from calc.gpus import Gpu, get
 from calc.job import Job
 from calc.memory.layers import kept_bytes, recomputed
+from calc.memory.ledger import Phase
 from calc.models import Block, Model, with_adapters
 from calc.models.families import operations
 from calc.settings import CHOICES
