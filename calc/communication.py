@@ -100,8 +100,8 @@ def flops_per_token(job: Job) -> int:
     560000000000
     """
     model, active = job.trained, job.trained.num_active
-    again = {"full": 2, "selective": 1}.get(job.checkpointing, 0)
-    return (4 + again) * active + 2 * min(active, model.num_trainable)
+    recomputed = {"full": 2, "selective": 1}.get(job.checkpointing, 0)
+    return (4 + recomputed) * active + 2 * min(active, model.num_trainable)
 
 
 def waits(

@@ -68,7 +68,7 @@ class Imported:
 
 
 def read(path: str, world_size: int, model: Model) -> Imported:
-    """The fields of `Run` in a DeepSpeed JSON or an Accelerate YAML, on `world_size` GPUs.
+    """The fields of `Job` in a DeepSpeed JSON or an Accelerate YAML, on `world_size` GPUs.
 
     Raises `InputError`, one line, for an unreadable file, one over 1 MB, one of another tool, an
     unknown or contradictory key.
