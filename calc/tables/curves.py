@@ -38,8 +38,8 @@ def before_and_after(before: Job, after: Job, gpu: Gpu, change: str) -> str:
     """Two curves on one scale: a job, and the same job with one `change`."""
     most = _most([before, after], gpu)
     pair = (
-        _figure(before, gpu, f"Before: {change}", most),
-        _figure(after, gpu, f"After: {change}", most),
+        _figure(before, gpu, f"Without {change}", most),
+        _figure(after, gpu, f"With {change}", most),
     )
     return f'<div class="fig-pair">{"".join(pair)}</div>'
 
@@ -82,7 +82,7 @@ def _figure(job: Job, gpu: Gpu, title: str, most: int) -> str:
 def told(moment: Moment) -> str:
     """When a moment is, in words."""
     word = INSTANTS[moment.instant]
-    return word if moment.layer is None else f"{word}, number {moment.layer}"
+    return word if moment.layer is None else f"{word} (layer {moment.layer})"
 
 
 def _description(job: Job, moments: Sequence[Moment], worst: Moment, gpu: Gpu) -> str:
