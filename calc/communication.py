@@ -49,8 +49,7 @@ def collectives(job: Job) -> tuple[Collective, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """One link in an optimizer step: what crosses it at least, for how long, and the computing
-    meanwhile.
+    """One link in an optimizer step: what crosses it, how long, and the computing meanwhile.
 
     `seconds` and `compute_seconds` are exact quotients. From `break_even_tokens` per GPU and
     micro-step on, computing takes at least as long as the link.
@@ -90,8 +89,7 @@ def node_gpus(gpu: Gpu) -> int:
 
 
 def flops_per_token(job: Job) -> int:
-    """Floating-point operations of a training step for one token: 6 per parameter, 8 with
-    recomputation.
+    """Floating-point operations of a step for one token: 6 per parameter, 8 with recomputation.
 
     Formula, A = active parameters, T = trainable ones of them: forward 2A, gradients of activations
     2A, of weights 2T, and the forward once more, 2A, under full checkpointing, A where every second
@@ -102,15 +100,14 @@ def flops_per_token(job: Job) -> int:
     560000000000
     """
     model, active = job.trained, job.trained.num_active
-    again = {"full": 2, "selective": 1}.get(job.checkpointing, 0)
-    return (4 + again) * active + 2 * min(active, model.num_trainable)
+    recomputed = {"full": 2, "selective": 1}.get(job.checkpointing, 0)
+    return (4 + recomputed) * active + 2 * min(active, model.num_trainable)
 
 
 def waits(
     job: Job, found: Iterable[Collective], gpu: Gpu, *, mfu_percent: int = 40
 ) -> tuple[Wait, ...]:
-    """How long each link needs for one optimizer step of `job` at least, next to the time of
-    computing.
+    """How long each link needs for an optimizer step of `job` at least, beside the computing.
 
     Inside a node the card's own link and PCIe carry what a GPU does not receive by its network
     adapter; between nodes every known network. Formula: bytes / rate, latency 0; computing = FLOPs

@@ -1,6 +1,4 @@
-"""The memory curve of a step: every allocation with all layers played, and the worst moment of each
-stretch.
-"""
+"""The memory curve of a step: every allocation, and the worst moment of each stretch."""
 
 from __future__ import annotations
 
@@ -61,8 +59,7 @@ class Recorded(Timeline):
 
 
 def timeline(job: Job) -> Recorded | None:
-    """The timeline of the largest rank's step with every layer played; None where operations are
-    not known.
+    """The timeline of the largest rank's step; None where operations are not known.
 
     >>> from calc.models import load
     >>> found = timeline(Job.of(model=load("llama-3.1-8b"), world_size=8, strategy="fsdp2"))
@@ -80,9 +77,7 @@ def timeline(job: Job) -> Recorded | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """The worst moment of one stretch of a step, a layer or what is between layers: what is held
-    then, by line.
-    """
+    """The worst moment of a layer, or of what is between layers: what is held then, by line."""
 
     instant: str
     layer: int | None

@@ -39,8 +39,7 @@ class Verdict(StrEnum):
 
 
 def verdict(found: Estimate, gpu: Gpu) -> Verdict | None:
-    """The verdict on one estimate and one card; None where the peak or the visible bytes are not
-    known.
+    """The verdict on an estimate and a card; None where peak or visible bytes are not known.
 
     Rule: fits where even the peak's high is visible, tight where its low is, else it does not fit.
 
@@ -59,9 +58,7 @@ def verdict(found: Estimate, gpu: Gpu) -> Verdict | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """One count of the climb: the verdict on it, and the peak's low less what a process sees
-    (negative: room).
-    """
+    """One count of the climb: its verdict, and the peak's low less what a process sees."""
 
     num_gpus: int
     verdict: Verdict
@@ -103,8 +100,7 @@ def label_limit(gpu: Gpu) -> int:
 
 
 def climb(job: Job, gpu: Gpu, most: int = BEYOND[-1]) -> Row:
-    """The first GPU count of this card, up to `most`, on which `job` fits, by its peak and by the
-    one-line total.
+    """The first GPU count up to `most` on which `job` fits, by its peak and by the one-line total.
 
     `single` is tried on one GPU and `ddp` on the run's own count, since neither divides anything;
     the ZeRO stages and FSDP climb `Gpu.counts`, and by peak those beyond, as far as the degrees of
@@ -166,7 +162,7 @@ def _counts(job: Job, gpu: Gpu, most: int) -> tuple[Sequence[int], Sequence[int]
 def _climb_peak(
     job: Job, gpu: Gpu, counts: Iterable[int]
 ) -> tuple[int | None, Estimate | None, Try | None]:
-    """The first count that fits, the estimate there (or of the last count), and the count before."""
+    """The first count that fits, the estimate there (or of the last), and the count before."""
     found, near_miss = None, None
     if unsupported(job.model) or gpu.visible_bytes is None:
         return None, None, None
@@ -258,8 +254,7 @@ def affine_until(job: Job) -> int:
 
 
 def fit(job: Job, gpus: Iterable[Gpu] = (), most: int = BEYOND[-1]) -> tuple[Row, ...]:
-    """The climb for each of `gpus`, by default every known GPU that can be bought, up to `most` of
-    them.
+    """The climb up to `most` for each of `gpus`, by default every GPU that can be bought.
 
     A bare count has no activations and cannot be fitted by the one-line total: `InputError`.
     """

@@ -1,5 +1,4 @@
-"""An out-of-memory message → its figures in bytes, and the lines of the ledger that are as large as
-the request.
+"""An out-of-memory message → its figures, and the lines of the ledger as large as the request.
 
 PyTorch prints GiB with two decimals, DeepSpeed prints the same GiB as "GB". What PyTorch says it
 tried to allocate is not the tensor but the segment it asked CUDA for: 2 MiB up to 1 MiB, 20 MiB up
@@ -51,8 +50,7 @@ _QUANTITY = r"(\d{1,30}(?:\.\d{1,30})?)\s*(bytes|[KMGT]i?B)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """The figures of one message in bytes, None where it has none; `binary_gb` if it prints GiB as
-    GB.
+    """The figures of one message in bytes, or None; `binary_gb` if it prints GiB as GB.
 
     `precision` is half of the last printed digit of the request (or, without one, of what is
     allocated), and `failures` counts the requests in the text, of which the first is read.
@@ -71,9 +69,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A line of the ledger, or one tensor of it, about as large as the request; `off_by` is its
-    bytes minus those.
-    """
+    """A line of the ledger, or a tensor of it, that is `off_by` bytes larger than the request."""
 
     line: str
     phase: str
@@ -140,8 +136,7 @@ def segment(num_bytes: int) -> int:
 
 
 def candidates(message: Message, found: Estimate) -> tuple[Candidate, ...]:
-    """The ledger's lines and tensors that are exactly or nearly as large as the request, closest
-    first.
+    """The ledger's lines and tensors about as large as the request, closest first.
 
     Exactly: the same segment within the printed digits. Nearly: within 2 %. Requests up to 20 MiB
     name nobody.
@@ -195,9 +190,7 @@ def requests(found: Estimate) -> Iterator[tuple[str, str, int]]:
 
 
 def _tensors(job: Job, model: Model, step: str) -> Iterator[tuple[str, str, int]]:
-    """Single tensors of one rank's slice of the model: states, whole weights and gradients,
-    activations.
-    """
+    """Single tensors of one rank: states, whole weights and gradients, activations."""
     training = training_of(job, model)
     recipe, optimizer, stack = training.recipe, training.optimizer, job.stack
     for held in stack.handed(training, stack.ranks) if optimizer.states else ():
@@ -207,13 +200,13 @@ def _tensors(job: Job, model: Model, step: str) -> Iterator[tuple[str, str, int]
             yield f"one optimizer state of a shard {list(shape)}", "step", state
     computes = 4 if recipe.name == "fp32" else 2
     loaded = {recipe.itemsize("weights")} if job.load == "gpu" or stack.stage < 3 else set()
-    made = stack.made_itemsize(training)
+    gradient_itemsize = stack.made_itemsize(training)
     for tensor in model.tensors:
         for itemsize in loaded | {computes}:
             what = f"whole weight {tensor.name} in {itemsize} bytes"
             yield what, "load or gather", itemsize * tensor.numel
         if tensor.trainable:
-            yield f"whole gradient of {tensor.name}", step, made * tensor.numel
+            yield f"whole gradient of {tensor.name}", step, gradient_itemsize * tensor.numel
     square = ceil_div(job.seq_len, job.cp) * job.tokens if job.attention == "eager" else 0
     widths = {
         "hidden states": ("hidden_size", job.tokens),

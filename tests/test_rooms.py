@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import io
+import subprocess
+import sys
 import tokenize
 from pathlib import Path
 
@@ -90,16 +92,103 @@ def test_a_family_is_made_of_parts_and_of_families_before_it(path: Path) -> None
             assert all(order.index(name.rpartition(".")[2]) < own for name in names)
 
 
-@pytest.mark.parametrize("path", FAMILY_FILES, ids=lambda path: path.stem)
-def test_a_family_is_read_in_one_sitting(path: Path) -> None:
+SOURCES = {str(path.relative_to(CALC)): path.read_text("utf-8") for path in sorted(CALC.rglob("*.py"))}
+TREES = {name: ast.parse(source) for name, source in SOURCES.items()}
+
+
+def attributes_known_as_bool() -> set[str]:
+    """Fields and properties of the classes of `calc` that are `bool` wherever the name is one."""
+    kinds: dict[str, set[str]] = {}
+    for tree in TREES.values():
+        for node in (node for each in ast.walk(tree) if isinstance(each, ast.ClassDef) for node in each.body):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                kinds.setdefault(node.target.id, set()).add(ast.unparse(node.annotation))
+            elif isinstance(node, ast.FunctionDef) and node.returns:
+                kinds.setdefault(node.name, set()).add(ast.unparse(node.returns))
+    return {name for name, found in kinds.items() if found == {"bool"}}
+
+
+BOOLS = attributes_known_as_bool()
+CALLS = {"all", "any", "bool", "callable", "hasattr", "isinstance"}
+
+
+def is_bool(node: ast.expr, names: set[str]) -> bool:
+    """Whether an expression is a truth value, as far as its form and the names known as `bool` say."""
+    if isinstance(node, ast.Compare):
+        return True
+    if isinstance(node, ast.BoolOp):  # `a or b` of two numbers is one
+        return all(is_bool(value, names) for value in node.values)
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.Not)
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in CALLS
+    if isinstance(node, ast.Attribute):
+        return node.attr in BOOLS
+    return (isinstance(node, ast.Name) and node.id in names) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, bool)
+    )
+
+
+def names_known_as_bool(function: ast.AST) -> set[str]:
+    """The arguments annotated as `bool`, and the names given nothing but a truth value."""
+    found: dict[str, list[bool]] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.arg):
+            told = node.annotation is not None and ast.unparse(node.annotation) == "bool"
+            found.setdefault(node.arg, []).append(told)
+        elif isinstance(node, ast.Assign):
+            pairs: list[tuple[ast.expr, ast.expr | None]] = []
+            for target in node.targets:
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs += zip(target.elts, node.value.elts, strict=False)
+                else:
+                    pairs.append((target, node.value))
+            for target, value in pairs:
+                if isinstance(target, ast.Name):
+                    found.setdefault(target.id, []).append(value is not None and is_bool(value, set()))
+    return {name for name, told in found.items() if all(told)}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_file_is_read_in_one_sitting(name: str) -> None:
     """At most 100 columns, 300 lines a file, 40 lines a function without its docstring."""
-    lines = path.read_text("utf-8").splitlines()
-    assert max(map(len, lines)) <= 100
+    lines = SOURCES[name].splitlines()
+    assert [line for line in lines if len(line) > 100] == []
     assert len(lines) <= 300
-    for node in ast.walk(ast.parse("\n".join(lines))):
+    for node in ast.walk(TREES[name]):
         if isinstance(node, ast.FunctionDef):
             first = node.body[1 if ast.get_docstring(node) and len(node.body) > 1 else 0]
-            assert (node.end_lineno or 0) - first.lineno < 40
+            assert (node.end_lineno or 0) - first.lineno < 40, node.name
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_no_condition_stands_inside_another(name: str) -> None:
+    """`a if x else b if y else c`, or a conditional expression anywhere in one."""
+    for outer in ast.walk(TREES[name]):
+        if isinstance(outer, ast.IfExp):
+            inner = [node for node in ast.walk(outer) if isinstance(node, ast.IfExp) and node is not outer]
+            assert inner == [], ast.unparse(outer)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_nothing_is_multiplied_by_a_condition(name: str) -> None:
+    """`size * flag` and `"text" * condition` are conditions in disguise."""
+    functions = [node for node in ast.walk(TREES[name]) if isinstance(node, ast.FunctionDef)]
+    for scope in (TREES[name], *functions):
+        known = names_known_as_bool(scope) if scope is not TREES[name] else set()
+        for node in ast.walk(scope):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+                for side in (node.left, node.right):
+                    assert not isinstance(side, ast.BoolOp), ast.unparse(node)
+                    assert not is_bool(side, known), ast.unparse(node)
+
+
+def test_no_function_is_too_complex() -> None:
+    """At most ten ways through a function, as ruff counts them."""
+    limit = ["--select", "C901", "--config", "lint.mccabe.max-complexity=10"]
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--output-format=concise"]
+    found = subprocess.run([*command, *limit, str(CALC)], capture_output=True, text=True)
+    assert (found.returncode, found.stdout.strip()) == (0, "All checks passed!")
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(CALC)))

@@ -147,7 +147,7 @@ def _verdict(claim: Claim) -> _Verdict:
 
 
 def _inconsistent(claim: Claim, allowed: Sequence[Way], hits: Sequence[Way]) -> _Verdict | None:
-    """Where the source's other numbers, or its setup as given elsewhere, speak against the claim."""
+    """Where the source's other numbers, or its setup as given elsewhere, contradict the claim."""
     siblings = [claims()[name] for name in claim.siblings]
     same = [other for other in siblings if (other.setup, other.unit) == (claim.setup, claim.unit)]
     if any(other.value != claim.value for other in same):

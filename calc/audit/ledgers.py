@@ -1,5 +1,4 @@
-"""Named accountings, each a list of bytes per parameter and of terms such as
-2·tokens·hidden·layers.
+"""Named accountings: bytes per parameter, and terms such as 2·tokens·hidden·layers.
 
 Every recipe is a ledger, and so is every calculator's formula in `calc/data/ledgers.json`.
 """
@@ -23,8 +22,7 @@ from calc.units import records
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """One accounting: `lines` in bytes per parameter with their stage, `terms` in bytes, all ×
-    `times`.
+    """One accounting: `lines` in bytes per parameter, `terms` in bytes, all × `times`.
 
     A ledger with a `recipe` takes more lines from there, the optimizer's among them. `calculator`
     says of whose formula this is what it gives itself for 70B under ZeRO-3 on eight GPUs (`said`,
@@ -40,9 +38,7 @@ class Ledger:
     calculator: Mapping[str, str] | None = None
 
     def amounts(self, setup: Mapping[str, Any]) -> dict[str, Fraction]:
-        """Bytes per GPU of each line, nominal: bytes per parameter × parameters, divided from their
-        stage.
-        """
+        """Nominal bytes per GPU of each line: per parameter × parameters, divided by stage."""
         sizes, stage = quantities(setup), get_strategy(setup["strategy"]).stage
         per_param = [(line, Fraction(size), since) for line, size, since in self.lines]
         if self.recipe:

@@ -52,8 +52,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One published number: what it says in our words, for which setup, as printed, in which real
-    unit.
+    """One published number: what it says in our words, for which setup, in which real unit.
 
     `of` names the ledger lines that it adds up: `states`, `total`, lines joined by +, or the `peak`
     of a run.
@@ -109,15 +108,13 @@ class Claim:
 
     @property
     def digit(self) -> Fraction:
-        """One unit of the last printed digit that counts: 0.1 for 52.5, 1 for 297, 10 for an
-        estimate of 420.
-        """
+        """A unit of the last printed digit that counts: 0.1 for 52.5, 10 for an estimate of 420."""
         whole, _, decimals = self.printed.split()[0].replace(",", "").partition(".")
         zeros = len(whole) - len(whole.rstrip("0")) if self.about or self.kind != "measured" else 0
         return Fraction(1, 10 ** len(decimals)) if decimals else Fraction(10**zeros)
 
     def agrees(self, way: Way) -> str:
-        """`exact`, `rounds to` (as printed; a measurement: inside its band), or nothing."""
+        """`exact`, `rounds to` (a measurement: inside its band), or nothing."""
         half, computed = self.digit / 2, way.value
         if computed == self.value:
             return "exact"
@@ -133,8 +130,7 @@ class Claim:
 
 @cache
 def claims() -> Mapping[str, Claim]:
-    """Every claim by id, in the order of `calc/data/claims.json`, where each stands under its
-    source.
+    """Every claim by id, in the order of `calc/data/claims.json`, each under its source.
 
     >>> claims()["text-c-zero2"].value
     Fraction(297, 1)
@@ -152,7 +148,7 @@ def claims() -> Mapping[str, Claim]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One named ledger applied to a claim, for one count and strategy, and the value that it gives."""
+    """One named ledger applied to a claim, for one count and strategy, and what it gives."""
 
     ledger: str
     optimizer: str

@@ -1,5 +1,4 @@
-"""`Run` ⇄ the config files of DeepSpeed, Accelerate, PyTorch, Transformers, PEFT, Axolotl and
-LLaMA-Factory.
+"""`Job` ⇄ the config files of DeepSpeed, Accelerate, PyTorch, Transformers and trainers on them.
 
 `write` gives the file for a run, or says that the framework has no words for it and what would do.
 `read` gives what a DeepSpeed JSON or an Accelerate YAML says about a run.
@@ -26,8 +25,7 @@ MAX_FILE_BYTES = 1_000_000
 
 
 def write(job: Job, name: str, *, auto: bool = False) -> File:
-    """The file of format `name` for `run`; `auto` leaves to Transformers what it fills into
-    DeepSpeed's JSON.
+    """The file of format `name` for `job`; `auto` leaves to Transformers what it fills in.
 
     Raises `InputError` for an unknown format, and where the format cannot say the run, with what
     would do.
@@ -47,18 +45,14 @@ def write(job: Job, name: str, *, auto: bool = False) -> File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What a config file says about a run: `says` holds, `leaves` is the library's own choice,
-    `notes` list it.
-    """
+    """What a config file says: `says` holds, `leaves` is the library's choice, `notes` list it."""
 
     says: Mapping[str, Any]
     leaves: Mapping[str, Any]
     notes: tuple[str, ...]
 
     def over(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of `Run` in `given` with the file's; `InputError` where both say something and
-        differ.
-        """
+        """The fields of `Job` in `given` with the file's; `InputError` where the two differ."""
         asked = {key for key, value in given.items() if value != DEFAULTS.get(key)}
         for key in asked & self.says.keys():
             if given[key] != self.says[key]:
@@ -74,7 +68,7 @@ class Imported:
 
 
 def read(path: str, world_size: int, model: Model) -> Imported:
-    """The fields of `Run` in a DeepSpeed JSON or an Accelerate YAML, on `world_size` GPUs.
+    """The fields of `Job` in a DeepSpeed JSON or an Accelerate YAML, on `world_size` GPUs.
 
     Raises `InputError`, one line, for an unreadable file, one over 1 MB, one of another tool, an
     unknown or contradictory key.

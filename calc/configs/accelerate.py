@@ -17,8 +17,7 @@ Reader = Callable[[Any], tuple[dict[str, Any], list[str]]]
 
 
 def read(config: Mapping[str, Any], world_size: int, other: Reader) -> Found:
-    """The fields of `Run` that a config says, those that it leaves to the library, and notes, one
-    line each.
+    """The fields of `Job` that a config says, those it leaves to the library, and notes.
 
     `other` reads a DeepSpeed config, given as its path or its keys.
     """

@@ -46,7 +46,7 @@ def _flag(key: str, value: object) -> bool:
 def read(
     config: Mapping[str, Any], world_size: int, model: Model
 ) -> tuple[dict[str, Any], list[str]]:
-    """The fields of `Run` that a DeepSpeed config says, and what was filled in, one line each."""
+    """The fields of `Job` that a DeepSpeed config says, and what was filled in, one line each."""
     _known(config)
     zero = _known(config.get("zero_optimization", {}), "zero_optimization")
     stage = whole("zero_optimization.stage", zero.get("stage", 0), 0, 3)

@@ -1,6 +1,4 @@
-"""What each framework's file can say, and a finished file with the run it is for and what that
-costs.
-"""
+"""What each framework's file can say, and a finished file with its run and what that costs."""
 
 from __future__ import annotations
 
@@ -73,9 +71,7 @@ class File:
 
     @property
     def head(self) -> tuple[str, ...]:
-        """The run that the file is for, the version that accepted it, what to change, what the
-        library decides.
-        """
+        """The run, the version that accepted the file, what to change, what the library decides."""
         job, form = self.job, self.format
         lora = f"LoRA of rank {job.lora_rank} on {job.lora_targets}"
         cards = "GPUs" if job.world_size > 1 else "GPU"
@@ -121,18 +117,14 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 
 @cache
 def keys(library: str, section: str = "") -> Mapping[str, object]:
-    """The keys that a section of a library's file may have, with the default of those that are
-    plain values.
-    """
+    """The keys that a section of a library's file may have, with the defaults of plain values."""
     known = {(record["library"], record["section"]): record for record in records("config-keys")}
     record = known[library, section]
     return MappingProxyType({key: record["defaults"].get(key) for key in record["keys"]})
 
 
 def known(title: str, found: Any, section: str = "") -> Mapping[str, Any]:
-    """`found`, what a DeepSpeed or Accelerate file has in a section, once the library knows each of
-    its keys.
-    """
+    """`found`, a section of a DeepSpeed or Accelerate file, once the library knows its keys."""
     if not isinstance(found, Mapping):
         words = {"DeepSpeed": "JSON object", "Accelerate": "mapping"}
         raise InputError(f"{section} must be a {words[title]}, not {type(found).__name__}")
@@ -155,16 +147,13 @@ def version(library: str) -> str:
 
 
 def natural(job: Job, form: Format) -> Job:
-    """`run` with the file's first recipe where it cannot say the one it has: for a recipe that
-    nobody asked for.
-    """
+    """`job`, whose recipe nobody asked for, with the file's first where it cannot say it."""
     held = form.recipes_for(job)
     return job if job.recipe in held or not held else job.but(recipe=held[0], reduce_dtype="")
 
 
 def fitted(job: Job, form: Format) -> tuple[Job, tuple[str, ...]]:
-    """The run as this file means it, and a note for each setting that its library decides by
-    itself.
+    """The run as this file means it, and a note for each setting that its library decides.
 
     Raises `InputError`, which names what would do, where the file has no word for the run.
     """

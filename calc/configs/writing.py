@@ -1,5 +1,4 @@
-"""A run's file from its format's template in `calc/data/configs`: plain text, one line after the
-other.
+"""A run's file from its format's template in `calc/data/configs`, line by line.
 
 A line `@flag,!other|text` is kept where the run has the flag and not the other; `$name` is a value
 of the run, `$field=value` whether the run has that flag, as the file's language writes it.
@@ -30,9 +29,7 @@ def _template(name: str) -> tuple[str, ...]:
 
 
 def body(job: Job, form: Format, auto: bool) -> str:
-    """The text of the file, without the notes around it; `auto` leaves to Transformers what it
-    fills in.
-    """
+    """The file without the notes around it; `auto` leaves to Transformers what it fills in."""
     optimizer = (form.optimizers or FORMATS["deepspeed"].optimizers or {}).get(job.optimizer, "")
     if optimizer == "adamw_torch_fused" and job.step == "foreach":
         optimizer = "adamw_torch"
@@ -56,8 +53,7 @@ def body(job: Job, form: Format, auto: bool) -> str:
 
 
 def buckets(model: Model) -> dict[str, int]:
-    """The three sizes, in elements, that Transformers fills in for `auto`: h², 0.9·h² and 10·h of
-    hidden size h.
+    """The sizes, in elements, that Transformers fills in: h², 0.9·h² and 10·h of hidden size h.
 
     >>> from calc.models import load
     >>> buckets(load("llama-3.1-8b"))["reduce_bucket_size"]

@@ -1,5 +1,4 @@
-"""Reads the part of YAML that training configs use: nested mappings, lists of scalars, scalars,
-{key: scalar}.
+"""The part of YAML that training configs use: nested mappings, scalars and lists of them.
 
 Anchors, aliases and tags are refused before anything could expand, so a file costs no more than its
 own size.
@@ -31,8 +30,7 @@ Lines = list[tuple[int, int, str]]
 
 
 def load(text: str) -> dict[str, object]:
-    """The mapping that a YAML text holds; `InputError`, with the line, for whatever this part of
-    YAML lacks.
+    """The mapping that a YAML text holds; `InputError`, with the line, for what is not read.
 
     >>> load("distributed_type: FSDP\\nfsdp_config:\\n  fsdp_version: 2\\n")
     {'distributed_type': 'FSDP', 'fsdp_config': {'fsdp_version': 2}}

@@ -1,5 +1,4 @@
-"""A model is its parameter tensors, listed from the fields of its `config.json` as transformers
-makes them.
+"""A model is its parameter tensors, listed from its `config.json` as transformers makes them.
 
 `tensors` says what a model is, `families` has a file per family of layers, `architectures` lists a
 model's tensors by its family, `registry` finds a model, `adapters` adds LoRA, `parts` says what one

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from calc.models.families import family_of
-from calc.models.families.family import Family
 from calc.models.tensors import Model, Tensor
 from calc.units import InputError, unknown, whole
 
@@ -36,57 +34,49 @@ def with_adapters(model: Model, *, rank: int, targets: str | Sequence[str] = ALL
         raise InputError(f"{model.name} is a bare count; LoRA needs the shapes of a model's layers")
     chosen = _chosen(model, targets, family.fused)
     tensors = [tensor for tensor in model.tensors if tensor.name in chosen]
-    if family.lora_refuses in {_leaf(tensor) for tensor in tensors}:
+    leaves = sorted({_leaf(tensor) for tensor in tensors})
+    if family.lora_refuses in leaves:
         refused = f"{family.lora_refuses} of {model.model_type}"
         raise InputError(f"peft refuses LoRA on {refused}; name the other targets")
-    dimensions = [min(tensor.shape[-2:]) for tensor in tensors]
-    limit = min((size for size in dimensions if size >= NARROW), default=max(dimensions))
-    if whole("rank", rank, 1, 10**6) > limit:
-        raise InputError(
-            f"rank {rank} is larger than the smallest dimension of the targets, {limit}"
-        )
+    if whole("rank", rank, 1, 10**6) > (limit := _limit(tensors)):
+        told = "the smallest dimension of the targets"
+        raise InputError(f"rank {rank} is larger than {told}, {limit}")
 
-    adapted = partial(_adapted, family=family, chosen=chosen, rank=rank)
+    def adapted(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+        result: list[Tensor] = []
+        for tensor in tensors:
+            result.append(replace(tensor, trainable=False))
+            if tensor.name in chosen:
+                *experts, out, into = tensor.shape
+                out, into = (into, out) if family.transposed else (out, into)
+                inner = rank * chosen[tensor.name] * (experts[0] if experts else 1)
+                for matrix, shape in (("lora_A", (inner, into)), ("lora_B", (out, inner))):
+                    name = f"{tensor.name.removesuffix('.weight')}.{matrix}.default.weight"
+                    result.append(replace(tensor, name=name, shape=shape, kind="adapter"))
+        return tuple(result)
+
+    notes = [f"LoRA of rank {rank} on {', '.join(leaves)}; the base is frozen"]
+    routed = "the routed experts, 3-D parameters and no linear layers in transformers, get"
+    if any(t.kind == "expert" for t in tensors):
+        notes.append(f"{routed} adapters too, as peft converts them")
+    elif any(t.kind == "expert" for t in model.tensors):
+        notes.append(f"{routed} no adapters")
     return replace(
         model,
         first=adapted(model.first),
         blocks=tuple(replace(block, tensors=adapted(block.tensors)) for block in model.blocks),
         last=adapted(model.last),
-        assumptions=(*model.assumptions, *_notes(model, tensors, rank)),
+        assumptions=(*model.assumptions, *notes),
     )
 
 
-def _adapted(
-    tensors: Iterable[Tensor], family: Family, chosen: Mapping[str, int], rank: int
-) -> tuple[Tensor, ...]:
-    """`tensors` frozen, each of the `chosen` followed by its two matrices."""
-    result: list[Tensor] = []
-    for tensor in tensors:
-        result.append(replace(tensor, trainable=False))
-        if tensor.name in chosen:
-            *experts, out, into = tensor.shape
-            if family.transposed:
-                out, into = into, out
-            inner = rank * chosen[tensor.name] * (experts[0] if experts else 1)
-            for matrix, shape in (("lora_A", (inner, into)), ("lora_B", (out, inner))):
-                name = f"{tensor.name.removesuffix('.weight')}.{matrix}.default.weight"
-                result.append(replace(tensor, name=name, shape=shape, kind="adapter"))
-    return tuple(result)
-
-
-def _notes(model: Model, adapted: Sequence[Tensor], rank: int) -> Iterator[str]:
-    leaves = ", ".join(sorted({_leaf(tensor) for tensor in adapted}))
-    yield f"LoRA of rank {rank} on {leaves}; the base is frozen"
-    if any(t.kind == "expert" for t in model.tensors):
-        both = any(t.kind == "expert" for t in adapted)
-        took = "adapters too, as peft converts them" if both else "no adapters"
-        routed = "the routed experts, 3-D parameters and no linear layers in transformers"
-        yield f"{routed}, get {took}"
+def _limit(tensors: Iterable[Tensor]) -> int:
+    dimensions = [min(tensor.shape[-2:]) for tensor in tensors]
+    return min((size for size in dimensions if size >= NARROW), default=max(dimensions))
 
 
 def _chosen(model: Model, targets: str | Sequence[str], fused: Mapping[str, str]) -> dict[str, int]:
-    """The tensors that get adapters, and how many ranks each: fused gate and up projections get
-    two.
+    """The tensors that get adapters, each with its ranks: fused gate and up get two.
 
     `fused` are names of projections that peft takes for parameters of the experts, wherever else
     they occur.

@@ -12,8 +12,7 @@ from calc.units import InputError, ceil_div
 
 
 def part(model: Model, *, tp: int = 1, ep: int = 1, pp: int = 1, stage: int = 0) -> Model:
-    """What one rank holds of `model`: 1/tp of the matrices, 1/ep of the experts, one of `pp` stages
-    of layers.
+    """What one rank holds: 1/tp of the matrices, 1/ep of the experts, one of `pp` stages.
 
     Projections into heads and MLP are cut by outputs, those out of them by inputs, embedding and
     head by vocabulary (rounded up); norms and routers are on every rank. The first stage has the
@@ -38,9 +37,8 @@ def part(model: Model, *, tp: int = 1, ep: int = 1, pp: int = 1, stage: int = 0)
         raise InputError(f"ep {ep} needs a model with experts; {model.name} has none")
     if pp > model.num_layers:
         raise InputError(f"pp {pp} is more than the {model.num_layers} layers of {model.name}")
-    sizes: dict[str, object] = {}
-    for name in ("num_attention_heads", "num_key_value_heads"):
-        sizes[name] = _divided(name, int(str(model.config.get(name) or tp)), "tp", tp)
+    heads = ("num_attention_heads", "num_key_value_heads")
+    sizes = {n: _divided(n, int(str(model.config.get(n) or tp)), "tp", tp) for n in heads}
     sizes["vocab_size"] = ceil_div(int(str(model.config["vocab_size"])), tp)
     begin, end = (model.num_layers * index // pp for index in (stage, stage + 1))
     family = family_of(model)
@@ -65,8 +63,7 @@ def part(model: Model, *, tp: int = 1, ep: int = 1, pp: int = 1, stage: int = 0)
 
 
 def stages(model: Model, pp: int) -> tuple[int, ...]:
-    """The pipeline stages unlike every earlier one, by their layers and ends: one of them is the
-    largest.
+    """The pipeline stages unlike every earlier one, of which one is the largest.
 
     >>> from calc.models import load
     >>> stages(load("llama-3.3-70b"), 8)
@@ -116,9 +113,7 @@ def _slice(tensor: Tensor, slices: Mapping[str, str], tp: int, ep: int) -> Tenso
 
 
 def _module(name: str) -> tuple[str, str]:
-    """The module of a tensor and the last word of its name; a parameter of a module may be one
-    itself.
-    """
+    """The module of a tensor, which may be a parameter itself, and the last word of its name."""
     parent, _, leaf = name.removesuffix(".default.weight").removesuffix("_bias").rpartition(".")
     inside = leaf in ("weight", "bias", "lora_A", "lora_B")
     return parent.rpartition(".")[2] if inside else leaf, leaf

@@ -26,9 +26,7 @@ _POWERS = {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}
 
 @cache
 def known() -> tuple[Mapping[str, Any], ...]:
-    """The records of `calc/data/models.json` in its order: id, short name, config, source, Hub
-    total.
-    """
+    """The records of `calc/data/models.json`: id, short name, config, source, Hub total."""
     return tuple(MappingProxyType(record) for record in records("models"))
 
 
@@ -44,8 +42,7 @@ def _names() -> Mapping[str, Mapping[str, Any]]:
 
 
 def load(model: str) -> Model:
-    """The model that `model` names: a known id or short name, a path, or a bare count of
-    parameters.
+    """The model that `model` names: a known id or short name, a path, or a bare count.
 
     Names are read in any case, with or without `-Instruct`.
     A path is that of a `config.json` or of its folder.

@@ -1,4 +1,4 @@
-"""What a model is made of: `Tensor`, the `Block`s of its layers, and the `Model` that holds them."""
+"""What a model is made of: `Tensor`, the `Block`s of its layers, the `Model` of both."""
 
 from __future__ import annotations
 
@@ -96,18 +96,13 @@ class Model:
 
     @property
     def num_params(self) -> int:
-        """Parameters, tied matrices once; buffers, vision towers and prediction heads are not
-        counted.
-        """
-        return (
-            _sum(self.first) + sum(len(b.layers) * b.numel for b in self.blocks) + _sum(self.last)
-        )
+        """Parameters, tied matrices once; no buffers, vision towers or prediction heads."""
+        inside = sum(len(b.layers) * b.numel for b in self.blocks)
+        return _sum(self.first) + inside + _sum(self.last)
 
     @property
     def num_active(self) -> int:
-        """Parameters that one token uses, embedding and head counted: the total without unchosen
-        experts.
-        """
+        """Parameters that one token uses, embedding and head too: all but unchosen experts."""
         return sum(
             t.count * t.numel * t.active.numerator // t.active.denominator for t in self.tensors
         )

@@ -1,6 +1,4 @@
-"""Tables of bytes per parameter: who counts which, who keeps a master copy, what more GPUs divide
-and what not.
-"""
+"""Tables of bytes per parameter: who counts which, who keeps a master copy, what divides."""
 
 from __future__ import annotations
 
@@ -34,8 +32,7 @@ def accountings_table() -> str:
 
 
 def set_ups_table() -> str:
-    """Whether each common set-up keeps a master copy, by which flag, and its bytes per parameter
-    with AdamW.
+    """Whether each common set-up keeps a master copy, by which flag, and its bytes.
 
     Source: that of its record, or where it has none that of its recipe.
     """
@@ -50,9 +47,7 @@ def set_ups_table() -> str:
 
 
 def parts_table(model: Model, count: int) -> str:
-    """Bytes per parameter of DeepSpeed and FSDP at each stage; weights that FSDP leaves gathered
-    are their own line.
-    """
+    """Bytes per parameter of DeepSpeed and FSDP at each stage, gathered weights apart."""
     whole = "FSDP, weights left gathered"
     stacks = {"DeepSpeed ZeRO-1": "zero1", "DeepSpeed ZeRO-2": "zero2", "DeepSpeed ZeRO-3": "zero3"}
     rows = []
@@ -71,9 +66,7 @@ def parts_table(model: Model, count: int) -> str:
 
 
 def growth_table(model: Model, counts: Sequence[int]) -> str:
-    """States per GPU by strategy and number of GPUs, and the part that no number of GPUs makes
-    smaller.
-    """
+    """States per GPU by strategy and number of GPUs, and the part that stays as it is."""
     stacks = (
         ("ddp", "zero"),
         ("zero1", "zero"),
@@ -123,9 +116,7 @@ def rounding_table(cuts: Iterable[tuple[Model, int]]) -> str:
 
 
 def formulas_table() -> str:
-    """Bytes per parameter of every recipe with AdamW under each stage that it runs with: whole part
-    + divided part.
-    """
+    """Bytes per parameter of every recipe under each of its stages: whole + divided part."""
     rows = []
     for name, recipe in RECIPES.items():
         stages = {item.stage for item in STRATEGIES.values() if item.name in recipe.strategies}
@@ -142,9 +133,7 @@ def formulas_table() -> str:
 
 
 def shards_table(numel: int, counts: Iterable[int]) -> str:
-    """State in bytes on the fullest of N ranks, of one bf16 vector cut into N: where a block
-    optimizer stops saving.
-    """
+    """State on the fullest of N ranks, of one bf16 vector: where a block optimizer stops saving."""
     names = ("adamw", "adamw8bit", "adamw8bit-torchao", "adamw4bit-torchao")
     rows = []
     for count in counts:

@@ -205,9 +205,7 @@ def _changes(job: Job) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _alternatives(found: Estimate, gpu: Gpu) -> str:
-    """What needs less than `found`, and larger cards: each with its price, its peak and a link that
-    takes it.
-    """
+    """What needs less than `found`, and larger cards: price, peak, and a link that takes it."""
     job, rows = found.job, []
     for title, price, changes in _changes(job):
         try:
@@ -273,9 +271,7 @@ def _code(text: str, name: str) -> str:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, total: bool = False) -> str:
-    """An HTML table of cells that are HTML; a heading with a leading `>` is right-aligned, `total`
-    as in Markdown.
-    """
+    """A table of cells that are HTML; a leading `>` and `total` as in `markdown`."""
     style = [' style="text-align: right"' if column.startswith(">") else "" for column in columns]
     heads = "".join(
         f"<th{s}>{escape(c.removeprefix('>'))}</th>" for c, s in zip(columns, style, strict=True)

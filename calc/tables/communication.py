@@ -1,6 +1,4 @@
-"""Tables and the figure of bytes on the wire: by strategy, by link, and the tokens that hide a
-link.
-"""
+"""Tables and the figure of bytes on the wire: by strategy, by link, tokens that hide a link."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ def _ways(model: Model, world_size: int) -> dict[str, Job]:
 
 
 def volume_table(model: Model, world_size: int, micro_steps: int = 8) -> str:
-    """What each strategy sends per GPU in an optimizer step of one and of several micro-steps,
-    beside DDP.
-    """
+    """What each strategy sends per GPU in a step of one and of several micro-steps."""
     rows, first = [], 0
     for title, job in _ways(model, world_size).items():
         one, many = (
@@ -61,9 +57,7 @@ def volume_table(model: Model, world_size: int, micro_steps: int = 8) -> str:
 
 
 def volume_bars(model: Model, world_size: int, title: str) -> str:
-    """What each strategy sends per GPU in a step of one micro-step, as bars of weights and
-    gradients.
-    """
+    """What each strategy sends per GPU in a step of one micro-step, as bars."""
     rows: dict[str, dict[str, int]] = {}
     for name, job in _ways(model, world_size).items():
         parts = dict.fromkeys(("gradients", "weights"), 0)
@@ -94,9 +88,7 @@ def parts_table(job: Job) -> str:
 
 
 def waits_table(job: Job, gpu: Gpu, mfu_percent: int) -> str:
-    """Every link of a run: what crosses it, for how long at least, and how much of the step is left
-    for computing.
-    """
+    """Every link of a run: what crosses it, how long, and the share left for computing."""
     rows = [
         [
             wait.title,
@@ -120,9 +112,7 @@ def waits_table(job: Job, gpu: Gpu, mfu_percent: int) -> str:
 
 
 def break_even_bars(job: Job, gpu: Gpu, mfu_percent: int, title: str) -> str:
-    """Tokens per GPU and micro-step that hide each link, as bars on a logarithmic scale with the
-    run's own drawn in.
-    """
+    """Tokens that hide each link, as bars on a logarithmic scale with the run's own drawn in."""
     found = sorted(
         waits(job, collectives(job), gpu, mfu_percent=mfu_percent),
         key=lambda w: w.break_even_tokens,
@@ -175,9 +165,7 @@ def stages_table(models: Iterable[Model], gpu: Gpu, world_size: int) -> str:
 
 
 def lora_table(model: Model, gpu: Gpu, world_size: int) -> str:
-    """The peak of LoRA of rank 16 by strategy and dtype of the frozen base, with its verdict on a
-    card.
-    """
+    """The peak of LoRA of rank 16 by strategy and dtype of the frozen base, on a card."""
     rows = []
     for title, base in (("LoRA, bf16 base", "bf16"), ("QLoRA, NF4 base", "nf4")):
         jobs = [

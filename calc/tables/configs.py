@@ -1,6 +1,4 @@
-"""Published config files and their runs, the names of sharding in each library, and what a key
-costs.
-"""
+"""Published config files and their runs, each library's names, and what a key costs."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ def files() -> dict[str, configs.File]:
 
 
 def tabs(name: str) -> str:
-    """A tab for each framework: the published file of that run, or why the framework has no words
-    for it.
-    """
+    """A tab for each framework: its file of that run, or why it has no words for it."""
     (_, job, order), published = jobs()[name], files()
     shown = {
         key: [

@@ -1,6 +1,4 @@
-"""Tables of published numbers: the verdict on each, the ledgers, the calculators and why they
-differ.
-"""
+"""Tables of published numbers: their verdicts, the ledgers, the calculators, why they differ."""
 
 from __future__ import annotations
 
@@ -36,9 +34,7 @@ def _coloured(verdict: str) -> str:
 
 
 def claims_table(*sources: str) -> str:
-    """Every claim, or those of `sources`: as printed, the verdict, what the ledger gives, by how
-    much it is off.
-    """
+    """Every claim, or those of `sources`: as printed, the verdict, what the ledger gives."""
     heads = ["Claim", ">Printed", "Verdict", ">Ledger gives", ">Off by"]
     found = (each for each in judgements() if not sources or each.claim.source.id in sources)
     return markdown([*heads, "Ledger, and what is said of it"], map(_row, found))
@@ -69,9 +65,7 @@ def _off(off: Fraction | None) -> str:
 
 
 def readings(*, inside: bool) -> tuple[Judgement, ...]:
-    """Published measurements of whole amounts, no differences: those inside the band, or the
-    others.
-    """
+    """Published measurements of whole amounts: those inside the band, or the others."""
     found = (j for j in judgements() if j.claim.kind == "measured" and j.claim.unit in UNITS)
     whole = (
         j for j in found if not (j.claim.minus or j.claim.per or j.claim.change or j.claim.limit)
@@ -146,9 +140,7 @@ def _name(way: Way, models: object = "") -> str:
 
 
 def ledgers_table() -> str:
-    """Every named ledger that claims are compared with: bytes per parameter with AdamW, and what it
-    is.
-    """
+    """Every ledger that claims are compared with: bytes per parameter with AdamW, its title."""
     own = [ledger for ledger in ledgers().values() if ledger.calculator is None]
     rows = [[f"`{ledger.name}`", _per_param(ledger), ledger.title] for ledger in own]
     return markdown(["Ledger", ">Bytes per parameter", "What it counts"], rows)
@@ -166,9 +158,7 @@ _RUN = {"model": "llama-3.3-70b", "strategy": "zero3", "gpus": 8, "optimizer": "
 
 
 def _parts(ledger: Ledger) -> dict[str, int]:
-    """A calculator's bytes per GPU for that run, line by line, with what its factor adds as
-    `margin`.
-    """
+    """A calculator's bytes per GPU for that run by line, what its factor adds as `margin`."""
     amounts = ledger.amounts(_RUN)
     found = {line: round(amount / Fraction(ledger.times)) for line, amount in amounts.items()}
     return {**found, "margin": round(sum(amounts.values())) - sum(found.values())}
@@ -197,9 +187,7 @@ def _sums(parts: Mapping[str, int]) -> dict[str, int]:
 
 
 def calculators_table() -> str:
-    """What each calculator gives for Llama 3.3 70B, AdamW, ZeRO-3 on eight GPUs at 2,048 tokens,
-    part by part.
-    """
+    """Each calculator's parts for Llama 3.3 70B, AdamW, ZeRO-3 on eight GPUs, 2,048 tokens."""
     rows = []
     for title, facts, parts in _calculators():
         sums, total = _sums(parts), sum(parts.values())
@@ -222,9 +210,7 @@ def forgotten_table() -> str:
 
 
 def calculators_bars() -> str:
-    """The same as stacked bars, against the 16 bytes per parameter that AdamW with a master copy
-    keeps.
-    """
+    """The same as bars, against the 16 bytes per parameter of AdamW with a master copy."""
     rows = {}
     for title, _, parts in _calculators():
         shown = {line: parts.get(line, 0) for line in (*LINES, "activations", "transient")}
@@ -261,9 +247,7 @@ def spread() -> str:
 
 
 def text_b_room() -> str:
-    """What Text B's totals leave for its activation term, with nominal and with exact counts of
-    parameters.
-    """
+    """What Text B's totals leave for activations, with nominal and with exact parameters."""
     rows = []
     for title, count in (("nominal, 70B", "70B"), ("exact", "llama-3.3-70b")):
         room, half = [], UNITS["GB"] // 2

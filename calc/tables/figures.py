@@ -22,8 +22,7 @@ def bars(
     notes: Mapping[str, str] | None = None,
     whole: Mapping[str, int] | None = None,
 ) -> str:
-    """A stacked-bar figure as inline SVG with its legend: one bar per row, the card's limit drawn
-    through each.
+    """Stacked bars as inline SVG with a legend: one per row, the card's limit through each.
 
     Widths are per cent of the frame and text keeps its size, so that it is readable on a phone;
     colours are CSS variables of the scheme. Bytes in, GB in the labels; no limit is drawn where it

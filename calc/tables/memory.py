@@ -66,9 +66,7 @@ def strategy_title(job: Job) -> str:
 
 
 def adam_table(chosen: Iterable[Model]) -> str:
-    """AdamW, 8-bit Adam with and without a master copy: state, states and one-line total on one
-    GPU.
-    """
+    """AdamW, 8-bit Adam with and without a master copy: state, states, one-line total."""
     ways = {"AdamW": ("zero", "adamw"), "8-bit Adam": ("zero", "adamw8bit")}
     ways["8-bit Adam, no master copy"] = ("pure-bf16", "adamw8bit")
     rows = []
@@ -94,9 +92,7 @@ def optimizer_bytes(model: Model) -> str:
 
 
 def climb_table(job: Job) -> str:
-    """For every card the first count that passes text B's rule, and the first whose peak fits what
-    a process sees.
-    """
+    """For every card the first count that passes text B's rule, and the first whose peak fits."""
     rows = []
     for row in fit(job):
         peak = row.found.peak if row.found else None
@@ -120,9 +116,7 @@ def climb_table(job: Job) -> str:
 
 
 def counts_matrix(jobs: Iterable[Job], cards: Iterable[gpus.Gpu]) -> str:
-    """For each run and card the first count of GPUs whose verdict is fits, with its nodes where one
-    is not enough.
-    """
+    """For each run and card the first count of GPUs whose verdict is fits, and its nodes."""
     cards, rows = tuple(cards), []
     for job in jobs:
         cells = map(_count, fit(job, cards))
@@ -141,9 +135,7 @@ def _count(row: Row) -> str:
 
 
 def state_bars(jobs: Iterable[Job], gpu: gpus.Gpu, title: str) -> str:
-    """The states of several runs as stacked bars against one card, what each keeps whole
-    underlined.
-    """
+    """The states of several runs against one card, what each keeps whole underlined."""
     rows, whole, limit = {}, {}, gpu.visible_bytes or gpu.label_bytes
     for job in jobs:
         kept = estimate(job).states

@@ -216,9 +216,7 @@ def _stack(phase: Phase, order: Iterable[str]) -> dict[str, int]:
 
 
 def layer_table(model: Model) -> str:
-    """The operations of one layer and what each keeps for its backward, in bytes per token (bf16,
-    SDPA).
-    """
+    """The operations of one layer and what each keeps, in bytes per token (bf16, SDPA)."""
     ops = operations(model, model.largest_block)
     hidden = int(str(model.config["hidden_size"]))
     rows = [[op.name, number(op.saved), per_param(op.saved, hidden)] for op in ops if op.saved]

@@ -84,9 +84,7 @@ def _judged(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _curve(moments: Sequence[Mapping[str, Any]]) -> str:
-    """The moments that no neighbour passes, a line each: when, how much, and the largest line of
-    it.
-    """
+    """The moments that no neighbour passes: when, how much, and the largest line of each."""
     sizes = [0, *(moment["bytes"] for moment in moments), 0]
     rows = []
     for at, moment in enumerate(moments, 1):

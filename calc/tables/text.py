@@ -25,8 +25,7 @@ TITLES = {
 def markdown(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, total: bool = False
 ) -> str:
-    """A Markdown table; a heading with a leading `>` is right-aligned, `total` makes the last row
-    bold.
+    """A Markdown table; a leading `>` aligns a column right, `total` makes the last row bold.
 
     >>> print(markdown(["Line", ">GB"], [["weights", "1.0"]]))
     | Line | GB |
