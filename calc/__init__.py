@@ -1,1 +1,1 @@
-"""Training memory per GPU, in exact bytes: facts → `Run` → `Estimate` → tables."""
+"""Training memory per GPU, in exact bytes: facts → `Job` → `Estimate` → tables."""

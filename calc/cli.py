@@ -23,7 +23,6 @@ from calc.units import InputError, named
 from calc.units import text as written
 
 __all__ = ["answer", "calculated", "main", "parser"]
-_run = runs.run
 
 
 def answer(argv: Sequence[str]) -> Json:

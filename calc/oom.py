@@ -200,7 +200,7 @@ def _tensors(job: Job, model: Model, step: str) -> Iterator[tuple[str, str, int]
             yield f"one optimizer state of a shard {list(shape)}", "step", state
     computes = 4 if recipe.name == "fp32" else 2
     loaded = {recipe.itemsize("weights")} if job.load == "gpu" or stack.stage < 3 else set()
-    gradient_itemsize = stack.made_itemsize(training)
+    gradient_itemsize = stack.gradient_itemsize(training)
     for tensor in model.tensors:
         for itemsize in loaded | {computes}:
             what = f"whole weight {tensor.name} in {itemsize} bytes"

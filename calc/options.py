@@ -6,12 +6,11 @@ import argparse
 from functools import cache
 from typing import NoReturn, TypeAlias
 
-from calc import configs
 from calc.optimizers import OPTIMIZERS
 from calc.precision import RECIPES
 from calc.settings import CHOICES, DEFAULTS, SETTINGS
 from calc.stacks import STRATEGIES
-from calc.units import InputError
+from calc.units import InputError, records
 
 _MODEL = "a Hugging Face id, its short name, a config.json or its folder, or a count such as 70B"
 
@@ -104,7 +103,8 @@ def _fit(commands: _Commands) -> None:
 def _config(commands: _Commands) -> None:
     told = "The config file of a framework for a run, ready to copy."
     sub = _of_a_run(commands, "config", told)
-    sub.add_argument("--format", required=True, metavar="F", help=", ".join(configs.FORMATS))
+    formats = ", ".join(record["format"] for record in records("configs"))
+    sub.add_argument("--format", required=True, metavar="F", help=formats)
     _config_file(sub)
     told = "deepspeed: leave to Transformers what it fills in"
     sub.add_argument("--auto", action="store_true", help=told)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from calc.assumptions import assumptions
 from calc.formula import OneLine, paper_states
 from calc.job import Job
-from calc.memory.layers import Layer, frozen_start, layer, matrices, numel_of, recomputed
+from calc.memory.layers import Layer, frozen_start, layer, matrices, numel_of, recomputes
 from calc.memory.ledger import Phase
 from calc.memory.train_step import Key, Step
 from calc.memory.training import Training
@@ -116,6 +116,7 @@ def _step(job: Job, training: Training, waiting: int) -> Step:
     ends = model.first if model.tied else model.last
     heads = ends if model.tied else [t for t in ends if t.name.startswith("lm_head")]
     head_numel, embedded = numel_of(trainable(heads)), numel_of(trainable(model.first))
+    fused = stack.gradient_itemsize(training) * head_numel if job.loss == "chunked" else 0
     first, last = stack.ends(training)
     resident = stack.resident(training)
     before, leaf = _before(job, training, layers[order[0]], operated[order[0][0]])
@@ -127,7 +128,7 @@ def _step(job: Job, training: Training, waiting: int) -> Step:
         last=last,
         head=_head(job, training),
         head_gradient=sum(stack.weight_gradients(training, head_numel, head_numel)),
-        fused_gradient=stack.made_itemsize(training) * head_numel if job.loss == "chunked" else 0,
+        fused_gradient=fused,
         head_cast=2 * matrices(ends) if training.compute == "autocast" else 0,
         embedding_gradient=sum(stack.weight_gradients(training, embedded, embedded)),
         resident=asdict(replace(resident, optimizer=0) if training.optimizer.paged else resident),
@@ -144,7 +145,7 @@ def _step(job: Job, training: Training, waiting: int) -> Step:
 def _order(job: Job, model: Model) -> tuple[Key, ...]:
     """The kind of each layer, from the first to the last, and whether it is recomputed."""
     numbers = sorted((n, kind) for kind, block in enumerate(model.blocks) for n in block.layers)
-    return tuple((kind, recomputed(job.checkpointing, at)) for at, (_, kind) in enumerate(numbers))
+    return tuple((kind, recomputes(job.checkpointing, at)) for at, (_, kind) in enumerate(numbers))
 
 
 def _operations(job: Job, training: Training) -> list[tuple[Op, ...]]:
@@ -155,9 +156,9 @@ def _operations(job: Job, training: Training) -> list[tuple[Op, ...]]:
 
 
 def _layer(job: Job, training: Training, key: Key, operated: tuple[Op, ...]) -> Layer:
-    kind, again = key
+    kind, recomputed = key
     matmuls, block = job.checkpointing == "matmuls", training.model.blocks[kind]
-    return layer(training, job.stack, block, operated, again=again, matmuls=matmuls)
+    return layer(training, job.stack, block, operated, recomputed=recomputed, matmuls=matmuls)
 
 
 def _head(job: Job, training: Training) -> Head:

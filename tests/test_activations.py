@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from calc.memory.layers import kept_bytes, recomputed
+from calc.memory.layers import kept_bytes, recomputes
 from calc.models import Block, Model, from_config, known, load, with_adapters
 from calc.models.families import head_cost, operations, unsupported
 from calc.precision import compute_dtype
@@ -81,14 +81,14 @@ def test_every_known_model_is_computed_or_refused_with_a_reason(record) -> None:
 def test_checkpointing_keeps_less_the_more_it_recomputes() -> None:
     found, kept = operations(LLAMA, LLAMA.blocks[0]), {}
     for how in ("full", "selective", "matmuls", "none"):
-        again = [recomputed(how, layer) for layer in range(32)]
-        kept[how] = sum(kept_bytes(2 * H, found, again=each, matmuls=how == "matmuls") for each in again)
+        again = [recomputes(how, layer) for layer in range(32)]
+        kept[how] = sum(kept_bytes(2 * H, found, recomputed=each, matmuls=how == "matmuls") for each in again)
     assert kept["full"] == 32 * 2 * H
     assert kept["selective"] == 16 * 2 * H + 16 * 200_840
     # Outputs of seven matrix products and of attention, with the layer's input.
     assert kept["matmuls"] == 32 * (2 * H + 2 * (H + 2 * KV) + 2 * H + 4 * HEADS + 2 * H + 4 * F + 2 * H)
     assert kept["none"] == 32 * 200_840
-    assert [recomputed("selective", layer) for layer in range(4)] == [False, True, False, True]
+    assert [recomputes("selective", layer) for layer in range(4)] == [False, True, False, True]
 
 
 def test_logits_peak_at_twelve_bytes_per_token_and_word() -> None:
@@ -133,7 +133,7 @@ def test_what_a_recipe_computes_in(recipe: str, base: str, found: tuple[str, str
 
 
 def test_which_layers_are_recomputed() -> None:
-    found = {how: [recomputed(how, layer) for layer in range(3)] for how in ("full", "matmuls", "selective", "none")}
+    found = {how: [recomputes(how, layer) for layer in range(3)] for how in ("full", "matmuls", "selective", "none")}
     assert found == {
         "full": [True, True, True],
         "matmuls": [True, True, True],

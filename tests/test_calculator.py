@@ -11,6 +11,7 @@ import html5lib
 import pytest
 
 from calc import cli, gpus
+from calc.answers import runs
 from calc.estimate import estimate
 from calc.fit import verdict
 from calc.job import Job
@@ -44,7 +45,7 @@ def tables(html: str) -> list[list[list[str]]]:
 
 
 def run_of(argv: list[str]) -> Job:
-    return cli._run(cli.parser().parse_args(["estimate", *argv]))
+    return runs.run(cli.parser().parse_args(["estimate", *argv]))
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: " ".join(options(run).values()))

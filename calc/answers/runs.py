@@ -1,4 +1,7 @@
-"""The JSON values of the commands about one run: what `--json` prints and the text is made from."""
+"""The JSON values of the commands about one run: what `--json` prints and the text is made from.
+
+What one command alone needs is imported there, so that the others start faster.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,18 @@ import argparse
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from calc import communication, configs, gpus, models, oom
-from calc.curve import FIRST_INSTANT, curve, timeline
+from calc import gpus, models
 from calc.estimate import Estimate, estimate
-from calc.fit import Row, fit, largest, verdict
 from calc.job import Job
 from calc.memory.ledger import Phase
 from calc.settings import DEFAULTS
 from calc.stacks import STACKS, get_strategy
 from calc.units import InputError, named, unknown
+
+if TYPE_CHECKING:
+    from calc.fit import Row
 
 #: Characters of a message that `oom` reads at most.
 MAX_TEXT = 10_000_000
@@ -34,6 +39,8 @@ def run(args: argparse.Namespace) -> Job:
         count = args.tp * args.pp * args.cp * args.ep * ranks
     model = models.load(args.model)
     if getattr(args, "config_file", None):
+        from calc import configs
+
         given = configs.read(args.config_file, count, model).over(given)
     return Job.of(**{**given, "model": model, "world_size": count})
 
@@ -59,9 +66,12 @@ def params(args: argparse.Namespace) -> dict[str, object]:
 
 
 def estimate_of(args: argparse.Namespace) -> Estimate:
-    job = run(args)
-    notes = configs.read(args.config_file, args.gpus, job.model).notes if args.config_file else ()
-    found = estimate(job)
+    found = estimate(run(args))
+    if not args.config_file:
+        return found
+    from calc import configs
+
+    notes = configs.read(args.config_file, args.gpus, found.job.model).notes
     return replace(found, assumptions=(*found.assumptions, *notes))
 
 
@@ -72,6 +82,8 @@ def estimated(args: argparse.Namespace) -> dict[str, object]:
         if args.gate:
             raise InputError("--gate needs --gpu, the card to be judged")
         return answer
+    from calc.fit import verdict
+
     said = verdict(found, gpu)
     if args.gate and said is None:
         raise InputError(
@@ -82,6 +94,8 @@ def estimated(args: argparse.Namespace) -> dict[str, object]:
 
 
 def config(args: argparse.Namespace) -> dict[str, object]:
+    from calc import configs
+
     form, job = named("format", args.format, configs.FORMATS), run(args)
     if not args.recipe:
         job = configs.natural(job, form)
@@ -118,6 +132,8 @@ def timeline_json(found: Estimate) -> dict[str, object]:
 
     Both are None where the operations of a layer are not known.
     """
+    from calc.curve import FIRST_INSTANT, curve, timeline
+
     memory = timeline(found.job)
     if memory is None:
         return {"timeline": None, "curve": None}
@@ -155,6 +171,8 @@ def _phase(phase: Phase) -> dict[str, object]:
 
 
 def fitted(args: argparse.Namespace) -> dict[str, object]:
+    from calc.fit import fit
+
     job, offered = run(args), [gpu for gpu in gpus.known().values() if gpu.counts()]
     if args.gpus is not None and job.stack.stage:
         raise InputError(
@@ -172,6 +190,8 @@ def fitted(args: argparse.Namespace) -> dict[str, object]:
 
 def _row(job: Job, row: Row, asked: bool) -> dict[str, object]:
     """One card's answer, and if `asked` the largest sequence and micro-batch that still fit."""
+    from calc.fit import largest
+
     peak, there = row.found and row.found.peak, row.num_gpus and job.but(world_size=row.num_gpus)
     names = ("seq_len", "micro_batch") if asked else ()
     return {
@@ -193,6 +213,8 @@ def _row(job: Job, row: Row, asked: bool) -> dict[str, object]:
 
 
 def communicated(args: argparse.Namespace) -> dict[str, object]:
+    from calc import communication
+
     job, gpu = run(args), gpus.get(args.gpu)
     found = communication.collectives(job)
     waits = communication.waits(job, found, gpu, mfu_percent=args.mfu)
@@ -230,6 +252,8 @@ def communicated(args: argparse.Namespace) -> dict[str, object]:
 
 
 def out_of_memory(args: argparse.Namespace) -> dict[str, object]:
+    from calc import oom
+
     message = oom.read(_text(args.message))
     found = oom.candidates(message, estimate(run(args))) if args.model else ()
     told = []

@@ -42,10 +42,11 @@ class Layer:
 
     `stream` is its input, `copied` what of that a recomputed layer does not share, `kept` what
     stays from its forward to its backward, `saved` what its operations need. In bytes whatever the
-    tokens: `kept_fixed`, what is kept beside, `fixed`, what they need beside; `cast`, the copies of weights that autocast makes and
-    the backward needs; `cached`, those that live until the forward leaves autocast; `unpacked`, the
-    largest NF4 matrix as 16 bit. `unit` is the stack's, `worst` are those `operations` of which one
-    is the worst, whatever the tokens, with what the others free and make.
+    tokens: `kept_fixed`, what is kept beside, `fixed`, what they need beside; `cast`, the copies of
+    weights that autocast makes and the backward needs; `cached`, those that live until the forward
+    leaves autocast; `unpacked`, the largest NF4 matrix as 16 bit. `unit` is the stack's, `worst`
+    are those `operations` of which one is the worst, whatever the tokens, with what the others free
+    and make.
     """
 
     unit: Any
@@ -63,7 +64,7 @@ class Layer:
     worst: tuple[Operation, ...]
 
 
-def recomputed(checkpointing: str, layer: int) -> bool:
+def recomputes(checkpointing: str, layer: int) -> bool:
     """Whether layer number `layer`, from 0, is recomputed; `selective` takes every second one."""
     return checkpointing in ("full", "matmuls") or (checkpointing == "selective" and layer % 2 == 1)
 
@@ -78,11 +79,13 @@ def frozen_start(ops: Iterable[Op]) -> int:
     return sum(op.saved for op in takewhile(lambda op: not (op.numel or op.summed), ops))
 
 
-def kept_bytes(stream: int, operations: tuple[Op, ...], *, again: bool, matmuls: bool) -> int:
-    """Bytes per token that a layer keeps from its forward to its backward: all, its input, or its
-    products too.
+def kept_bytes(stream: int, operations: tuple[Op, ...], *, recomputed: bool, matmuls: bool) -> int:
+    """Bytes per token that a layer keeps from its forward to its backward.
+
+    That is all that its operations need, or if it is `recomputed` its input, and with `matmuls` the
+    products of its matrices.
     """
-    if not again:
+    if not recomputed:
         return sum(op.saved for op in operations)
     return stream + (sum(op.result for op in operations) if matmuls else 0)
 
@@ -93,16 +96,14 @@ def layer(
     block: Block,
     operations: tuple[Op, ...],
     *,
-    again: bool,
+    recomputed: bool,
     matmuls: bool,
 ) -> Layer:
-    """The layer of `block` whose forward does `operations`; `again` where the backward recomputes
-    it.
-    """
+    """The layer of `block` whose forward does `operations`, `recomputed` in the backward or not."""
     autocast = training.compute == "autocast"
     stream = training.residual_itemsize * hidden_size(training.model)
     saved, fixed = sum(op.saved for op in operations), sum(op.summed for op in operations)
-    kept = kept_bytes(stream, operations, again=again, matmuls=matmuls)
+    kept = kept_bytes(stream, operations, recomputed=recomputed, matmuls=matmuls)
     cast = 2 * matrices(block.tensors) if autocast else 0
     trains = [t for t in block.tensors if t.trainable]
     # An fp32 input is itself the copy that the first norm keeps.
@@ -111,15 +112,15 @@ def layer(
     quantised = [2 * t.numel for t in block.tensors if packed(t, training.base_dtype)]
     return Layer(
         unit=stack.unit(training, block.tensors),
-        recomputed=again,
+        recomputed=recomputed,
         stream=stream,
         copied=0 if shared else stream,
         kept=kept,
-        kept_fixed=0 if again else cast + fixed,
+        kept_fixed=0 if recomputed else cast + fixed,
         saved=saved,
         fixed=fixed,
         cast=cast,
-        cached=2 * matrices(trains) if autocast and again else 0,
+        cached=2 * matrices(trains) if autocast and recomputed else 0,
         unpacked=max(quantised, default=0),
         operations=steps,
         worst=_worst(steps),

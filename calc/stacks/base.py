@@ -66,7 +66,7 @@ class Stack(Sharding):
         """Bytes of an operation's weight gradients: those that stay, and those gone with the next
         operation.
         """
-        size = self.made_itemsize(training)
+        size = self.gradient_itemsize(training)
         return (0, size * largest) if self.accumulates_in_place(training) else (size * numel, 0)
 
     def ends(self, training: Training) -> tuple[Any, Any]:

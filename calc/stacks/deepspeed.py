@@ -68,7 +68,7 @@ class DeepSpeed(Stack):
             "DeepSpeed's optimizer on the host reads fp32 gradients, beside 16-bit ones or weights",
         )
 
-    def made_itemsize(self, training: Training) -> int:
+    def gradient_itemsize(self, training: Training) -> int:
         return training.compute_itemsize
 
     def kept_itemsize(self, training: Training) -> int:
@@ -122,4 +122,4 @@ class DeepSpeed(Stack):
             memory.instant("layers_bwd")
             numel = sum(t.count * t.numel for t in trainable(model.first))
             memory.free("head gradient")
-            memory.alloc("head gradient", self.made_itemsize(step.training) * numel)
+            memory.alloc("head gradient", self.gradient_itemsize(step.training) * numel)

@@ -86,7 +86,7 @@ class FSDP2(Stack):
         ranks = self.ranks // (training.ep if tensor.of_experts else 1)
         return ranks * prod(rows(tensor.shape, ranks, 0))
 
-    def made_itemsize(self, training: Training) -> int:
+    def gradient_itemsize(self, training: Training) -> int:
         return training.compute_itemsize
 
     @property

@@ -180,7 +180,7 @@ class Sharding:
 
     # Itemsizes of gradients.
 
-    def made_itemsize(self, training: Training) -> int:
+    def gradient_itemsize(self, training: Training) -> int:
         """Bytes of a gradient element as the backward makes it."""
         return training.recipe.itemsize("gradients")
 
@@ -232,8 +232,7 @@ class Sharding:
     def step_bytes(
         self, training: Training, implementation: str, held: list[Piece], ranks: int = 1
     ) -> int:
-        """Bytes of the optimizer's temporaries over the pieces of one rank, which `ranks` divide as
-        DTensors.
+        """Bytes of the optimizer's temporaries over one rank's pieces, DTensors over `ranks`.
 
         States that are wider than the weights are bitsandbytes', whose kernels need none.
         """
@@ -258,9 +257,7 @@ class Sharding:
         return "weights on the GPU", "weights", weights
 
     def save(self, training: Training, what: str) -> tuple[str, int]:
-        """The instant of saving, and the bytes of the largest unit that a full state dict gathers,
-        as it is stored.
-        """
+        """The instant of saving, and the stored bytes of the largest unit that it gathers."""
         if what == "full" and self.stage == 3:
             return "full state dict", max(
                 as_stored(training, unit) for unit in self.saved_units(training.model)
@@ -276,8 +273,7 @@ class Sharding:
     # Host memory.
 
     def host_bytes(self, training: Training, states: ModelStates, largest: int) -> int:
-        """Bytes of host memory for one rank while it trains, of whose `states` some are offloaded
-        or paged.
+        """Bytes of host memory for one rank while it trains: its `states` off the GPU.
 
         `largest` are the elements of the largest tensor that trains.
         """

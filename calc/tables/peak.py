@@ -16,7 +16,7 @@ from calc.estimate import (
 from calc.fit import Verdict, verdict
 from calc.gpus import Gpu, get
 from calc.job import Job
-from calc.memory.layers import kept_bytes, recomputed
+from calc.memory.layers import kept_bytes, recomputes
 from calc.memory.ledger import Phase
 from calc.models import Block, Model, with_adapters
 from calc.models.families import operations
@@ -237,9 +237,9 @@ def checkpointing_table(model: Model, seq_len: int) -> str:
 
 def _kept(model: Model, block: Block, checkpointing: str, layer: int) -> int:
     """Bytes per token that a layer keeps in bf16."""
-    stream, again = 2 * int(str(model.config["hidden_size"])), recomputed(checkpointing, layer)
+    stream, recomputed = 2 * int(str(model.config["hidden_size"])), recomputes(checkpointing, layer)
     matmuls = checkpointing == "matmuls"
-    return kept_bytes(stream, operations(model, block), again=again, matmuls=matmuls)
+    return kept_bytes(stream, operations(model, block), recomputed=recomputed, matmuls=matmuls)
 
 
 def attention_table(job: Job, seq_lens: Sequence[int]) -> str:
