@@ -192,6 +192,8 @@ def _load(job: Job, step: Step) -> Phase:
 def _save(job: Job, step: Step) -> Phase:
     instant, size = job.stack.save(step.training, job.save)
     kept = {line: step.resident[line] for line in ("weights", "master", "optimizer")}
+    if job.stack.gradients_stay:
+        kept["gradients"] = step.whole["gradients"]
     held = kept | {**step.persistent} | {"gathered unit": size}
     return Phase(instant, sum(held.values()), held)
 

@@ -10,6 +10,12 @@ from calc.optimizers import Piece, get_optimizer
 from calc.precision import Recipe, get_recipe
 from calc.stacks import ModelStates, Stack, choose
 
+#: Optimizers that fail on DTensor shards; torchao's besides where the shards are 16-bit.
+BLOCKS = {"adamw8bit", "adamw8bit-trainer", "paged-adamw8bit", "adafactor", "adafactor-trainer", "lion", "lion8bit"}
+TORCHAO = {"adamw8bit-torchao", "adamw4bit-torchao"}
+#: Their states have the parameters' dtype, so none are in fp32 beside 16-bit weights.
+OWN_DTYPE = TORCHAO | {"adamw-amsgrad", "adafactor", "sgd-momentum", "muon"}
+
 
 def training(model: Model, recipe: str | Recipe, optimizer: str = "adamw", **settings: Any) -> Training:
     """`model` as it trains under `recipe`."""

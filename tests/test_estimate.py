@@ -99,7 +99,13 @@ def test_a_higher_stage_never_keeps_more_and_each_setting_moves_the_peak_as_it_s
     assert peak(wrap="block+ends") < base
     assert peak(reduce_dtype="bf16") < base
     assert peak(seq_len=32768, loss="chunked") < peak(seq_len=32768)
-    assert peak("ddp", gradient_as_bucket_view=True) == peak("ddp") - 2 * LLAMA8.num_params
+    copied, view = (estimate(run("ddp", gradient_as_bucket_view=both)).phases for both in (False, True))
+    assert copied
+    assert view
+    assert copied["step"].bytes - view["step"].bytes == 2 * LLAMA8.num_params
+    # The buckets stay, so that views of them are there before the backward and while saving.
+    assert view["save"].bytes == copied["save"].bytes
+    assert peak("ddp", gradient_as_bucket_view=True) < peak("ddp") - 2 * LLAMA8.num_params // 2
     assert peak("single", step="foreach") - peak("single") == pytest.approx(4 * LLAMA8.num_params, rel=0.01)
     once, twice = (estimate(run("zero2", overlap_comm=both)).phases for both in (False, True))
     assert once

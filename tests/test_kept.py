@@ -24,7 +24,7 @@ from calc.units import InputError
 KEPT = Path(__file__).with_name("kept-runs.txt")
 #: One model of each architecture, the first that is listed.
 MODELS = {record["config"]["model_type"]: record["name"] for record in reversed(known())}.values()
-PAIRS = [(strategy, recipe) for recipe in RECIPES.values() for strategy in recipe.strategies]
+PAIRS = [(strategy, name) for name, recipe in RECIPES.items() for strategy in recipe.strategies]
 COMMON = [("single", "autocast"), ("ddp", "pure-bf16"), ("zero3", "zero"), ("fsdp2", "fsdp2-mixed")]
 MOST = [
     *COMMON,

@@ -161,13 +161,25 @@ def test_the_pieces_of_rows_hold_the_fullest_of_every_rank(found: tuple[Tensor, 
         assert len(some) <= n
 
 
+def recipes_of(strategy: str) -> tuple[str, ...]:
+    """The recipes that run under a strategy, by the facts."""
+    return tuple(name for name, recipe in RECIPES.items() if strategy in recipe.strategies)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_facts_and_the_stacks_say_which_recipes_run_where(strategy: str) -> None:
+    held = {recipe for stack in STACKS if stack.strategy == strategy for recipe in stack.recipes}
+    wrong = held ^ {*recipes_of(strategy)}
+    assert not wrong, f"strategies in calc/data/recipes.json: {strategy} and {wrong} do not match its stacks' recipes"
+
+
 @given(tensors)
 def test_one_gpu_makes_all_strategies_equal(found: tuple[Tensor, ...]) -> None:
     model = replace(LLAMA, first=found, blocks=(), last=())
     elements = sum(t.count * t.numel for t in found)
     for strategy in STRATEGIES:
-        name = "zero" if strategy in RECIPES["zero"].strategies else "fsdp2-mixed"
-        assert kept(choose(strategy, name), model, name, 1).total == 16 * elements
+        for name in {"zero", "fp32", "fsdp2-mixed"} & {*recipes_of(strategy)}:
+            assert kept(choose(strategy, name), model, name, 1).total == 16 * elements
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b"])
@@ -289,6 +301,6 @@ def test_a_strategy_and_a_recipe_name_one_stack() -> None:
     }
     for strategy, ways in expected.items():
         named = {recipe: stack for stack, recipes in ways.items() for recipe in recipes}
-        assert {recipe for recipe in RECIPES if strategy in RECIPES[recipe].strategies} == {*named}
+        assert {*recipes_of(strategy)} == {*named}
         assert {recipe: choose(strategy, recipe).__name__ for recipe in named} == named
     assert len(STACKS) == sum(len(ways) for ways in expected.values())

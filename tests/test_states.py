@@ -8,6 +8,7 @@ from calc.optimizers import OPTIMIZERS, get_optimizer, state_bytes
 from calc.precision import RECIPES, get_recipe
 from calc.stacks import STRATEGIES, refuse
 from calc.units import InputError
+from tests.stacks import BLOCKS, OWN_DTYPE, TORCHAO
 
 #: weights, gradients, master, total with AdamW (DESIGN: the accountings of well-known sources).
 TABLE = {
@@ -57,17 +58,12 @@ def test_transformers_keeps_the_states_of_embeddings_in_32_bit() -> None:
 
 
 PAIRS = [(strategy, recipe) for strategy in STRATEGIES for recipe in RECIPES]
-#: On DTensor shards; torchao besides where the shards are 16-bit.
-BLOCKS = {"adamw8bit", "adamw8bit-trainer", "paged-adamw8bit", "adafactor", "adafactor-trainer", "lion", "lion8bit"}
-TORCHAO = {"adamw8bit-torchao", "adamw4bit-torchao"}
-#: torch keeps states in the parameters' dtype, so these have none in fp32 beside 16-bit weights.
-SIXTEEN_BIT = TORCHAO | {"adamw-amsgrad", "adafactor", "sgd-momentum", "muon"}
 
 
 def refused_by(strategy: str, recipe: str) -> set[str]:
     """The optimizers that fail there, each with its reason on the Verification page."""
     if recipe == "bf16-fp32-states":
-        return SIXTEEN_BIT
+        return OWN_DTYPE
     if strategy in ("fsdp2", "hsdp"):
         return BLOCKS | (TORCHAO if recipe == "pure-bf16" else set())
     flat = strategy == "fsdp1" or (strategy.startswith("zero") and recipe in ("zero", "deepspeed", "megatron"))

@@ -52,9 +52,17 @@ class Stack(Sharding):
             return 0
         return self.kept_itemsize(training) * self.share(training, tensors, 2)
 
+    @property
+    def gradients_stay(self) -> bool:
+        """Whether the memory of gradients is there from step to step, filled or not."""
+        return False
+
     def preallocated(self, training: Training) -> bool:
-        """Whether gradients are there before the backward: earlier micro-batches left theirs."""
-        return training.accumulation > 1
+        """Whether gradients are there before the backward.
+
+        That is where their memory stays, and where earlier micro-batches of the step left theirs.
+        """
+        return self.gradients_stay or training.accumulation > 1
 
     def accumulates_in_place(self, training: Training) -> bool:
         """Whether a new gradient is added at once to one that is there, of the same dtype and
@@ -94,7 +102,7 @@ class Stack(Sharding):
         """Before a micro-batch's forward."""
 
     def persistent(self, training: Training) -> dict[str, int]:
-        """Buffers that live from the first step to the last, in bytes by line."""
+        """Buffers beside gradients that live from the first step to the last, in bytes by line."""
         return {}
 
     def whole(self, training: Training, states: ModelStates) -> dict[str, int]:

@@ -1,9 +1,10 @@
 """DDP: `DistributedDataParallel` copies the model to every rank and all-reduces gradients in
 buckets.
 
-The buckets are made at the first step and live on; with `gradient_as_bucket_view` gradients are
-views of them.
-Counted: the buckets, as large as all gradients, from the first forward to the last step.
+The buckets are made at the first step and live on. With `gradient_as_bucket_view` they are the
+gradients themselves: there before the backward, and a new gradient is copied in as it is made.
+Counted: the buckets, as large as all gradients, from the first forward to the last step, reduced
+in each micro-batch. Not counted: what `no_sync` leaves beside them between micro-batches.
 Source: `torch.nn.parallel.DistributedDataParallel` of PyTorch 2.13.0, measured (Verification page).
 """
 
@@ -33,6 +34,10 @@ class DDP(Stack):
     owner = "DDP"
     fewest = 2
     live_bucket = True
+
+    @property
+    def gradients_stay(self) -> bool:
+        return self.gradient_as_bucket_view
 
     def persistent(self, training: Training) -> dict[str, int]:
         if self.gradient_as_bucket_view:

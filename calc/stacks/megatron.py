@@ -30,7 +30,8 @@ class Megatron(Stack):
     recipes = ("megatron",)
     live_bucket = True
 
-    def preallocated(self, training: Training) -> bool:
+    @property
+    def gradients_stay(self) -> bool:
         return True
 
 
