@@ -42,8 +42,8 @@ class Layer:
 
     `stream` is its input, `copied` what of that a recomputed layer does not share, `kept` what
     stays from its forward to its backward, `saved` what its operations need. In bytes whatever the
-    tokens: `kept_fixed`, what is kept beside, `fixed`, what they need beside; `cast`, the copies of
-    weights that autocast makes and the backward needs; `cached`, those that live until the forward
+    tokens: `kept_fixed` is kept and `fixed` needed beside these; `cast` are the copies of weights
+    that autocast makes and the backward needs; `cached`, those that live until the forward
     leaves autocast; `unpacked`, the largest NF4 matrix as 16 bit. `unit` is the stack's, `worst`
     are those `operations` of which one is the worst, whatever the tokens, with what the others free
     and make.

@@ -4,8 +4,8 @@ where it computes.
 Each layer is a unit, and the root (embedding, final norm and head) another, gathered from its
 forward to its backward. An all-gather lands in a buffer, which is copied out to tensors; that
 buffer lives until the next unit is copied out. In the backward the next unit is prefetched;
-gradients are copied into the input of a reduce-scatter, which lives until the following layer has
-been through its backward.
+gradients are copied into the input of a reduce-scatter, which lives until the layer whose backward
+comes next has been through it.
 Source: `torch.distributed.fsdp.fully_shard` of PyTorch 2.13.0, measured by its FSDPMemTracker
 (Verification page).
 Counted: shards on the fullest rank, and every buffer above, on the largest rank.
@@ -44,7 +44,7 @@ class FSDP2(Stack):
     last micro-batch of a step is reduced.
     """
 
-    reduce_dtype: str = ""
+    reduce_dtype: str = "fp32"
     wrap: str = "block"
     reshard_after_forward: bool = True
     no_sync: bool = False
@@ -117,11 +117,8 @@ class FSDP2(Stack):
 
     def unit(self, training: Training, tensors: Iterable[Tensor]) -> FsdpUnit:
         tensors = tuple(tensors)
-        trained, reduce, kept = (
-            trainable(tensors),
-            self.reduce_itemsize,
-            self.kept_itemsize(training),
-        )
+        trained = trainable(tensors)
+        reduce, kept = self.reduce_itemsize, self.kept_itemsize(training)
         padded = sum(t.count * self.numel_gathered(training, t) for t in trained)
         # The output comes in the dtype of the reduction, and is copied to that of the gradients.
         output = reduce if reduce == kept else reduce + kept
@@ -153,7 +150,7 @@ class FSDP2(Stack):
             yield from Stack.saved_units(self, model)
 
     def begin_forward(self, memory: Timeline, step: Step) -> None:
-        memory.instant("fwd_layers")
+        memory.instant("fwd_layers")  # no peak elsewhere, where a forward gathers nothing
         memory.alloc("all-gather buffer", step.first.gathered)
         memory.alloc("gathered root", step.first.gathered)
         if not step.first.stays:
@@ -180,7 +177,8 @@ class FSDP2(Stack):
     def end_forward(self, memory: Timeline, step: Step) -> None:
         Stack.end_forward(self, memory, step)
         if self.reshard_after_forward and not self.apart(step.training.model):
-            memory.move("all-gather buffer", to="prefetched unit")  # that of the last layer
+            # The last layer's buffer: no unit is copied out after it, so it waits for the backward.
+            memory.move("all-gather buffer", to="prefetched unit")
         memory.free("all-gather buffer")
 
     def post_head_backward(self, memory: Timeline, step: Step) -> None:
@@ -222,11 +220,13 @@ class FSDP2(Stack):
         if unit.micro_batch != "last":
             self.accumulate(memory, unit)
             return
-        memory.free("reduce-scatter input")  # that of the layer before
+        memory.free("reduce-scatter input")  # that of the layer whose backward came before
         accumulated = memory.held[ACCUMULATED]
         if accumulated:
             memory.free("layer gradients")  # added to those that waited
         memory.alloc("reduce-scatter input", unit.reduce_input)
+        # A sum in another dtype than the gradients' is a copy that can go once it is copied in;
+        # one in the same is the gradients themselves, which go after the reduction.
         if accumulated and self.reduce_itemsize != unit.itemsize:
             memory.free(ACCUMULATED, unit.accumulated)
         memory.free("layer gradients")
@@ -268,6 +268,7 @@ class FSDP2(Stack):
         memory.alloc("reduce-scatter input", step.first.reduce_input)
         memory.free("root gradients", left - embedding)
         memory.free(ACCUMULATED)
+        # It becomes the root's gradients, which the optimizer's step counts with all others.
         memory.alloc("reduce-scatter output", step.first.reduce_output)
 
     # Traffic.

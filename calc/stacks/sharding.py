@@ -1,6 +1,8 @@
 """What one rank keeps: how a stack cuts tensors, and what follows for states, step, load and save.
 
-Nothing here allocates: it says how many bytes there are. What a stack does not say of its own is as
+Nothing here allocates: it says how many bytes there are. `cut` counts the elements of a rank,
+`pieces` are the shapes that its optimizer is handed, `undivided` what a line has that is not cut.
+What a stack does not say of its own is as
 on one GPU, or the same on every GPU: nothing is divided.
 """
 
@@ -38,7 +40,7 @@ class Sharding:
     owner: ClassVar[str] = ""
     #: Whether it is made for one rank.
     alone: ClassVar[bool] = False
-    #: The ranks with which it begins to differ from one GPU, or makes its first group.
+    #: GPUs where the command line names none: with fewer it is one GPU, or has no group.
     fewest: ClassVar[int] = 1
     stage: ClassVar[int] = 0
     #: What an optimizer is handed: whole tensors, DTensor shards, or flat ones.
@@ -141,11 +143,8 @@ class Sharding:
         )
 
     def _states(self, training: Training, ranks: int) -> ModelStates:
-        lines, recipe, base = (
-            {"weights": 0, "master": 0, "gradients": 0},
-            training.recipe,
-            training.base_dtype,
-        )
+        recipe, base = training.recipe, training.base_dtype
+        lines = {"weights": 0, "master": 0, "gradients": 0}
         for tensors, count in self.sections(training.model):
             trained, frozen = trainable(tensors), tuple(t for t in tensors if not t.trainable)
             for copy in recipe.copies:
