@@ -218,3 +218,31 @@ def test_the_text_says_the_peak_its_band_and_the_verdict(capsys: pytest.CaptureF
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "peak 154.6 GB in forward+backward (layers_bwd); a process needs 155.2 GB to 163.3 GB"
     assert lines[2] == "verdict: does not fit"
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp"])
+def test_the_timeline_adds_up_to_the_peak(strategy: str) -> None:
+    found = answer(
+        ["estimate", "llama-3.2-3b", f"--gpus={1 if strategy == 'single' else 8}", "--strategy", strategy, "--timeline"]
+    )
+    running: dict[str, int] = {}
+    for event in found["timeline"]:
+        running[event["line"]] = running.get(event["line"], 0) + event["bytes"]
+        assert event["total"] == sum(running.values()), event
+    assert max(event["total"] for event in found["timeline"]) == found["peak"]["bytes"]
+    assert max(moment["bytes"] for moment in found["curve"]) == found["peak"]["bytes"]
+    for moment in found["curve"]:
+        assert moment["bytes"] == sum(line["bytes"] for line in moment["lines"])
+    assert {moment["layer"] for moment in found["curve"]} == {None, *range(28)}
+
+
+def test_without_the_timeline_an_answer_has_none_and_its_text_shows_where_the_curve_is_highest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = ["estimate", "llama-3.2-3b", "--gpus", "8"]
+    assert "timeline" not in answer(run)
+    assert answer(["estimate", "8B", "--gpus", "8", "--timeline"])["timeline"] is None
+    main([*run, "--timeline"])
+    shown = capsys.readouterr().out.partition("where the memory curve of the step is highest")[2]
+    peak = answer(run)["peak"]
+    assert shown.split()[:2] == [peak["instant"], f"{peak['bytes']:,}"]

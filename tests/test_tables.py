@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 
+import html5lib
 import pytest
 
 from calc import gpus, models
+from calc.curve import curve, timeline
 from calc.estimate import estimate
 from calc.gpus import get
 from calc.job import Job
 from calc.models import load
 from calc.tables import memory, peak, reference
+from calc.tables.curves import before_and_after, curve_figure, series
 from calc.tables.figures import bars
 from calc.tables.text import markdown, per_param, size
 
@@ -93,3 +96,44 @@ def test_more_gpus_move_only_what_is_divided() -> None:
 def test_a_dash_stands_for_what_is_not_known() -> None:
     assert size(None) == "–"
     assert per_param(16, 8) == "2"
+
+
+CURVED = Job.of(model=load("llama-3.2-3b"), world_size=8, strategy="fsdp2", recipe="fsdp2-mixed", checkpointing="none")
+
+
+def test_a_curve_names_its_peak_and_says_in_words_what_it_draws() -> None:
+    found, drawn = estimate(CURVED), curve_figure(CURVED, get("h100-sxm5-80gb"), "One step & its <peak>")
+    assert found.peak
+    figure = html5lib.parse(drawn, namespaceHTMLElements=False).find(".//figure")
+    svg = figure.find("{http://www.w3.org/2000/svg}svg")
+    words = {each.get("id"): "".join(each.itertext()) for each in svg}
+    title, description = (words[ident] for ident in svg.get("aria-labelledby").split())
+    assert title == "One step & its <peak>"
+    assert f"The peak is {size(found.peak.bytes)}" in description
+    assert f"peak {size(found.peak.bytes)}: " in "".join(svg.itertext())
+    assert {"forward", "backward"} <= {
+        "".join(text.itertext()) for text in svg.iter("{http://www.w3.org/2000/svg}text")
+    }
+    assert "H100" in "".join(figure.find("ul").itertext())
+
+
+def test_a_curve_has_no_line_that_its_legend_lacks() -> None:
+    memory = timeline(CURVED)
+    assert memory
+    moments = curve(memory)
+    assert all(sum(series(moment).values()) == moment.bytes for moment in moments)
+    drawn = curve_figure(CURVED, get("h100-sxm5-80gb"), "Step")
+    used = {name for moment in moments for name, num_bytes in series(moment).items() if num_bytes}
+    assert {*re.findall(r'<path class="series-(\w+)"', drawn)} == used
+    assert {*re.findall(r'fig-key series-(\w+)"', drawn)} == used
+
+
+def test_two_curves_stand_on_one_scale() -> None:
+    both = before_and_after(CURVED, CURVED.but(checkpointing="full"), get("h100-sxm5-80gb"), "checkpointing")
+    limits = re.findall(r'class="fig-limit" x1="0" x2="100%" y1="(\d+)"', both)
+    peaks = [int(y) for y in re.findall(r'class="fig-peak" cx="[\d.]+%" cy="(\d+)"', both)]
+    assert len(limits) == 2
+    assert len({*limits}) == 1
+    assert peaks[0] < peaks[1]  # the lower peak is further down
+    ids = re.findall(r' id="([^"]+)"', both)
+    assert len(ids) == len({*ids})
