@@ -116,6 +116,49 @@ def test_a_higher_stage_never_keeps_more_and_each_setting_moves_the_peak_as_it_s
     assert peak(load="gpu", model=LLAMA70) == 4 * LLAMA70.num_params
 
 
+def instants(*args: Any, **settings: Any) -> dict[str, int]:
+    return {phase.instant: phase.bytes for phase in estimate(run(*args, **settings)).instants}
+
+
+def test_by_how_many_bytes_a_setting_moves_the_peak() -> None:
+    """Llama 3.1 8B on eight GPUs: layers of 218,112,000 elements, a root of embedding, head and a norm of 4,096."""
+    params, layer, matrix = LLAMA8.num_params, 218_112_000, 128256 * 4096
+    root = 2 * matrix + 4096
+    assert params == 32 * layer + root
+    base, at = peak(), instants()
+    assert base == at["root_bwd"]
+    # Gradients of the root are there already, in fp32 over eight.
+    assert peak(accumulation=2) - base == 4 * root // 8
+    # All gradients whole in fp32, beside the logits of the second micro-batch.
+    assert peak(accumulation=2, no_sync=True) - at["head_bwd"] == 4 * params
+    # Every layer gathered in 16 bit, and none prefetched.
+    assert peak(reshard_after_forward=False) - at["head_bwd"] == 2 * 31 * layer
+    # The embedding's 16-bit gradient and its reduction alone: 2 + 4 + 4/8, where the root had 2 + 4; and 4/8 of the
+    # head and norm that are reduced already.
+    assert peak(wrap="block+ends") - base == (13 * matrix + (matrix + 4096)) // 2 - 6 * root
+    # A layer on its way in bf16, and then the layers' backward is the worst.
+    assert peak(reduce_dtype="bf16") == at["layers_bwd"] - 2 * layer
+    long, fused = instants(seq_len=32768), instants(seq_len=32768, loss="chunked")
+    assert fused["layers_bwd"] == long["layers_bwd"] == peak(seq_len=32768, loss="chunked")
+    assert peak(seq_len=32768) == long["head_bwd"]
+    # foreach: 4 bytes of temporaries a parameter, and no gradient of the last layer's input.
+    assert peak("single", step="foreach") - peak("single") == 4 * params - 2 * 2048 * 4096
+    # DeepSpeed: 10⁹ live elements and what is prefetched, or the largest matrix instead of them.
+    live, least = instants("zero3"), instants("zero3", stage3_max_live_parameters=0)
+    assert {live[name] - least[name] for name in live} == {2 * (10**9 - matrix)}
+    assert peak("zero3") == live["head_bwd"]
+
+
+def test_without_a_sync_a_head_of_its_own_keeps_one_shard_of_gradients() -> None:
+    """Only the last micro-batch reduces, whatever the micro-batches before it were."""
+    for strategy in ("fsdp1", "fsdp2"):
+        words: dict[str, Any] = {"wrap": "block+ends", "no_sync": True, "checkpointing": "none", "loss": "chunked"}
+        two, eight = (
+            lines_of(estimate(run(strategy, accumulation=count, **words)), "forward+backward") for count in (2, 8)
+        )
+        assert two.get("gradients", 0) == eight.get("gradients", 0), strategy
+
+
 def lines_of(found: Estimate, phase: str) -> dict[str, int]:
     assert found.phases
     return {line.line: line.bytes for line in found.phases[phase].lines}
@@ -301,6 +344,10 @@ def test_without_a_sync_whole_gradients_are_kept() -> None:
         ({"strategy": "ddp", "wrap": "block+ends"}, "wrap is a setting of FSDP; strategy 'ddp' has none"),
         ({"strategy": "zero3", "no_sync": True}, "no_sync is a setting of FSDP; strategy 'zero3' has none"),
         ({"overlap_comm": True}, "overlap_comm is a setting of DeepSpeed; strategy 'fsdp2' has none"),
+        ({"overlap_comm": True}, "; strategies that have it: zero1, zero2, zero3"),
+        ({"strategy": "single", "no_sync": True}, "; strategies that have it: fsdp1, fsdp2, hsdp"),
+        ({"gradient_as_bucket_view": True}, "gradient_as_bucket_view is a setting of DDP; strategy 'fsdp2' has none"),
+        ({"strategy": "single", "gradient_as_bucket_view": True}, "; strategies that have it: ddp, zero1"),
         ({"no_sync": 1}, "no_sync must be true or false, not 1"),
         ({"strategy": "zero3", "reduce_dtype": "fp32"}, "reduce_dtype is a setting of FSDP"),
         ({"strategy": "zero3", "reduce_bucket_size": 0}, "reduce_bucket_size must be a whole number from 1"),
@@ -318,6 +365,7 @@ def test_every_setting_has_a_default_that_is_allowed_and_can_be_given_again() ->
         assert each.but() == each
         for field, allowed in CHOICES.items():
             assert each.settings[field] in allowed
+        assert each.settings.keys() == DEFAULTS.keys()
     assert {*SIZES, *SETTINGS, *CHOICES} <= {*DEFAULTS}
     assert [field for field, (least, _) in SIZES.items() if not least] == [
         *("lora_rank", "stage3_max_live_parameters", "stage3_prefetch_bucket_size", "shard_size")

@@ -99,6 +99,10 @@ class FSDP1(FSDP2):
             self.accumulate(memory, step.last)
         memory.free("layer gradients")
         memory.free("gathered head")
+        if step.training.micro_batch != "last":
+            return
+        if self.unsynced(step.training):
+            memory.free(ACCUMULATED, step.last.accumulated)
         memory.alloc("gradients", step.last.kept_gradients)
 
     def pre_backward(self, memory: Timeline, unit: FsdpUnit, following: FsdpUnit) -> None:

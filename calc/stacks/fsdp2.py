@@ -204,6 +204,8 @@ class FSDP2(Stack):
         memory.free("all-gather buffer")
         memory.free("reduce-scatter input")
         memory.free("gathered head")
+        if self.unsynced(step.training):
+            memory.free(ACCUMULATED, step.last.accumulated)
 
     def pre_backward(self, memory: Timeline, unit: FsdpUnit, following: FsdpUnit) -> None:
         if unit.stays:

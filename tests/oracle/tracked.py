@@ -136,6 +136,9 @@ def runs() -> Iterator[dict[str, Any]]:
         yield eight | one | {"model": "llama-3.2-3b"}
     yield eight | {"accumulation": 2, "reshard_after_forward": False}
     yield eight | {"accumulation": 3, "world_size": 2, "reduce_dtype": "bf16", "checkpointing": "none"}
+    # The head alone is reduced before the layers, and what the earlier micro-batch left of its gradient goes with it.
+    head = {"model": "llama-3.1-8b", "num_hidden_layers": 6, "seq_len": 512, "checkpointing": "none"}
+    yield head | {"no_sync": True, "accumulation": 2, "wrap": "block+ends", "world_size": 64}
 
 
 SMALL = ("llama-3.1-8b", "llama-3.2-3b", "llama-2-7b-hf", "mistral-7b-v0.3", "qwen2.5-0.5b", "qwen2.5-7b", "qwen3-8b")
