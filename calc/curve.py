@@ -66,9 +66,9 @@ def timeline(job: Job) -> Recorded | None:
     >>> max(event.total for event in found.events) == max(phase.bytes for phase in found.instants())
     True
     """
-    ranks = [(Recorded(), rank.steps) for rank in plan_of(job).ranks if rank.steps]
-    for memory, steps in ranks:
-        play(job, steps, memory)
+    ranks = [(Recorded(), rank.batches) for rank in plan_of(job).ranks if rank.batches]
+    for memory, batches in ranks:
+        play(job, batches, memory)
     played = [memory for memory, _ in ranks]
     return max(
         played, key=lambda memory: max(phase.bytes for phase in memory.instants()), default=None

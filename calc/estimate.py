@@ -10,7 +10,7 @@ from calc.formula import OneLine, paper_activations
 from calc.job import Job
 from calc.memory.ledger import Phase
 from calc.memory.timeline import Timeline
-from calc.memory.train_step import Step, train_step
+from calc.memory.train_step import MicroBatch, train_step
 from calc.models import Model
 from calc.plan import Rank, plan_of
 from calc.stacks.shards import ModelStates
@@ -91,17 +91,17 @@ def _worst(phases: Mapping[str, Phase]) -> int:
 
 def _played(job: Job, rank: Rank) -> tuple[dict[str, Phase], tuple[Phase, ...]]:
     """The phases of a rank's step, and all instants of its forward and backward."""
-    if not rank.steps or rank.load is None or rank.save is None:
+    if not rank.batches or rank.load is None or rank.save is None:
         return {}, ()
-    *instants, last = play(job, rank.steps, Timeline()).instants()
+    *instants, last = play(job, rank.batches, Timeline()).instants()
     worst = max(instants, key=lambda phase: phase.bytes)
     phases = {"load": rank.load, "forward+backward": worst, "step": last, "save": rank.save}
     return phases, tuple(instants)
 
 
-def play(job: Job, steps: tuple[Step, ...], memory: Timeline) -> Timeline:
+def play(job: Job, batches: tuple[MicroBatch, ...], memory: Timeline) -> Timeline:
     """`memory` with one optimizer step of `job` played in it."""
-    train_step(memory, job.stack, steps, ceil_div(job.seq_len, job.cp), job.micro_batch)
+    train_step(memory, job.stack, batches, ceil_div(job.seq_len, job.cp), job.micro_batch)
     return memory
 
 

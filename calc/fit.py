@@ -233,7 +233,7 @@ def peaks(job: Job, field: str) -> tuple[Envelope, int] | None:
         def at(value: int) -> Totals:
             memory = Totals()
             length, count = (value, job.micro_batch) if sequence else (seq_len, value)
-            train_step(memory, job.stack, rank.steps, length, count)
+            train_step(memory, job.stack, rank.batches, length, count)
             return memory
 
         return at

@@ -1,6 +1,4 @@
-"""What of an estimate does not depend on the batch: which steps to play, and what is kept around
-them.
-"""
+"""What of an estimate does not depend on the batch: what to play, and what is kept around it."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from calc.formula import OneLine, paper_states
 from calc.job import Job
 from calc.memory.layers import Layer, frozen_start, layer, matrices, numel_of, recomputes
 from calc.memory.ledger import Phase
-from calc.memory.train_step import Key, Step
+from calc.memory.train_step import Key, MicroBatch
 from calc.memory.training import Training
 from calc.models import Model
 from calc.models.families import (
@@ -33,12 +31,13 @@ from calc.units import ceil_div
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One rank of a pipeline stage, whatever its batch: what it keeps, the steps to play, loading
-    and saving.
+    """One rank of a pipeline stage, whatever its batch.
+
+    It says what the rank keeps, which micro-batches to play, and what loading and saving take.
     """
 
     states: ModelStates
-    steps: tuple[Step, ...]
+    batches: tuple[MicroBatch, ...]
     load: Phase | None
     save: Phase | None
 
@@ -100,15 +99,17 @@ def _rank(job: Job, stage: int, model: Model) -> Rank:
     training = training_of(job, model)
     states = job.stack.resident(replace(training, recipe=get_recipe(job.recipe)))
     if unsupported(model):
-        return Rank(states=states, steps=(), load=None, save=None)
+        return Rank(states=states, batches=(), load=None, save=None)
     # One forward, one backward: a stage has begun a micro-batch for itself and each stage after it.
     waiting = min(job.pp - stage, job.accumulation) - 1
     played = job.stack.micro_batches(training)
-    steps = tuple(_step(job, replace(training, micro_batch=which), waiting) for which in played)
-    return Rank(states=states, steps=steps, load=_load(job, steps[-1]), save=_save(job, steps[-1]))
+    batches = tuple(_batch(job, replace(training, turn=turn), waiting) for turn in played)
+    return Rank(
+        states=states, batches=batches, load=_load(job, batches[-1]), save=_save(job, batches[-1])
+    )
 
 
-def _step(job: Job, training: Training, waiting: int) -> Step:
+def _batch(job: Job, training: Training, waiting: int) -> MicroBatch:
     """What `train_step` plays of one kind of micro-batch."""
     model, stack = training.model, job.stack
     operated, order = _operations(job, training), _order(job, model)
@@ -120,7 +121,7 @@ def _step(job: Job, training: Training, waiting: int) -> Step:
     first, last = stack.ends(training)
     resident = stack.resident(training)
     before, leaf = _before(job, training, layers[order[0]], operated[order[0][0]])
-    return Step(
+    return MicroBatch(
         training=training,
         layers=layers,
         order=order,
@@ -184,17 +185,17 @@ def _before(job: Job, training: Training, first: Layer, ops: tuple[Op, ...]) -> 
     return first.copied if leaf else -frozen_start(ops), leaf
 
 
-def _load(job: Job, step: Step) -> Phase:
-    instant, line, size = job.stack.load(step.training, step.resident["weights"], job.load)
+def _load(job: Job, batch: MicroBatch) -> Phase:
+    instant, line, size = job.stack.load(batch.training, batch.resident["weights"], job.load)
     return Phase(instant, size, {line: size})
 
 
-def _save(job: Job, step: Step) -> Phase:
-    instant, size = job.stack.save(step.training, job.save)
-    kept = {line: step.resident[line] for line in ("weights", "master", "optimizer")}
+def _save(job: Job, batch: MicroBatch) -> Phase:
+    instant, size = job.stack.save(batch.training, job.save)
+    kept = {line: batch.resident[line] for line in ("weights", "master", "optimizer")}
     if job.stack.gradients_stay:
-        kept["gradients"] = step.whole["gradients"]
-    held = kept | {**step.persistent} | {"gathered unit": size}
+        kept["gradients"] = batch.whole["gradients"]
+    held = kept | {**batch.persistent} | {"gathered unit": size}
     return Phase(instant, sum(held.values()), held)
 
 

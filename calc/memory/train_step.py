@@ -23,7 +23,7 @@ Key = tuple[int, bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class MicroBatch:
     """What one micro-batch needs, in bytes per token but where it says otherwise.
 
     `order` names the layer at each depth, `first` and `last` are the units of the model's ends.
@@ -58,31 +58,31 @@ class Step:
 
 
 def train_step(
-    memory: Timeline, stack: Stack, steps: Sequence[Step], seq_len: int, micro_batch: int
+    memory: Timeline, stack: Stack, batches: Sequence[MicroBatch], seq_len: int, micro_batch: int
 ) -> None:
     """Play one step: each micro-batch that is like no other, from the first to the last, and the
     optimizer's step.
     """
     tokens = seq_len * micro_batch
-    stack.start(memory, steps[-1])
-    for step in steps:
+    stack.start(memory, batches[-1])
+    for batch in batches:
         memory.instant("")
-        stack.begin_forward(memory, step)
-        tables = step.head.tables * seq_len + step.head.inputs * tokens
-        earlier = step.waiting * tokens + step.waiting_fixed
-        memory.alloc("saved activations", tables + earlier + step.before * tokens)
-        forward(memory, stack, step, tokens)
-        loss(memory, stack, step, tokens)
-        backward(memory, stack, step, tokens)
-        embedding(memory, stack, step, tokens)
-    optimizer(memory, steps[-1])
+        stack.begin_forward(memory, batch)
+        tables = batch.head.tables * seq_len + batch.head.inputs * tokens
+        earlier = batch.waiting * tokens + batch.waiting_fixed
+        memory.alloc("saved activations", tables + earlier + batch.before * tokens)
+        forward(memory, stack, batch, tokens)
+        loss(memory, stack, batch, tokens)
+        backward(memory, stack, batch, tokens)
+        embedding(memory, stack, batch, tokens)
+    optimizer(memory, batches[-1])
 
 
-def forward(memory: Timeline, stack: Stack, step: Step, tokens: int) -> None:
+def forward(memory: Timeline, stack: Stack, batch: MicroBatch, tokens: int) -> None:
     """The layers' forward: each keeps its input, or what its backward needs."""
 
     def layer_forward(key: Key, _: Key | None) -> None:
-        layer = step.layers[key]
+        layer = batch.layers[key]
         memory.alloc("saved activations", layer.stream * tokens)
         stack.pre_forward(memory, layer.unit)
         memory.free("saved activations", layer.stream * tokens)
@@ -90,42 +90,42 @@ def forward(memory: Timeline, stack: Stack, step: Step, tokens: int) -> None:
         memory.alloc("weights cast by autocast", layer.cached)
         stack.post_forward(memory, layer.unit)
 
-    memory.repeat(step.order, layer_forward)
+    memory.repeat(batch.order, layer_forward)
 
 
-def loss(memory: Timeline, stack: Stack, step: Step, tokens: int) -> None:
+def loss(memory: Timeline, stack: Stack, batch: MicroBatch, tokens: int) -> None:
     """Final norm, logits and loss; then their backward, which ends with the head's own gradient."""
-    head = step.head
+    head = batch.head
     memory.instant("head_fwd")
-    stack.pre_head(memory, step)
+    stack.pre_head(memory, batch)
     memory.alloc("saved activations", head.norm * tokens)
     cached = memory.held["weights cast by autocast"]
-    memory.alloc("weights cast by autocast", step.head_cast)
-    memory.alloc("head gradient", step.fused_gradient)
+    memory.alloc("weights cast by autocast", batch.head_cast)
+    memory.alloc("head gradient", batch.fused_gradient)
     memory.burst("logits and loss", head.forward * tokens)
     memory.free("weights cast by autocast", cached)
-    stack.end_forward(memory, step)
+    stack.end_forward(memory, batch)
     memory.instant("head_bwd")
     memory.burst("logits and loss", head.backward * tokens)
     memory.free("head gradient")
-    stack.pre_head_backward(memory, step)
-    memory.alloc("head gradient", step.head_gradient)
+    stack.pre_head_backward(memory, batch)
+    memory.alloc("head gradient", batch.head_gradient)
     memory.burst("logits and loss", head.weight_work * tokens)
     memory.free("weights cast by autocast")
-    stack.post_head_backward(memory, step)
+    stack.post_head_backward(memory, batch)
     memory.free("saved activations", head.norm * tokens)
 
 
-def backward(memory: Timeline, stack: Stack, step: Step, tokens: int) -> None:
+def backward(memory: Timeline, stack: Stack, batch: MicroBatch, tokens: int) -> None:
     """The layers' backward, from the last to the first."""
     memory.instant("layers_bwd")
 
     def layer_backward(key: Key, following: Key | None) -> None:
-        layer = step.layers[key]
+        layer = batch.layers[key]
         stream = layer.stream * tokens
         memory.alloc("activation gradients", stream)
         stack.pre_backward(
-            memory, layer.unit, step.layers[following].unit if following else step.first
+            memory, layer.unit, batch.layers[following].unit if following else batch.first
         )
         memory.free("activation gradients")
         memory.alloc("dequantised matrix", layer.unpacked)
@@ -141,7 +141,7 @@ def backward(memory: Timeline, stack: Stack, step: Step, tokens: int) -> None:
         stack.post_backward(memory, layer.unit)
         memory.free("activation gradients")
 
-    memory.repeat(step.order[::-1], layer_backward, last_first=True)
+    memory.repeat(batch.order[::-1], layer_backward, last_first=True)
 
 
 def operations(memory: Timeline, stack: Stack, layer: Layer, tokens: int, line: str) -> None:
@@ -162,28 +162,28 @@ def operations(memory: Timeline, stack: Stack, layer: Layer, tokens: int, line: 
     memory.free(line, left * tokens + left_fixed)
 
 
-def embedding(memory: Timeline, stack: Stack, step: Step, tokens: int) -> None:
+def embedding(memory: Timeline, stack: Stack, batch: MicroBatch, tokens: int) -> None:
     """The embedding's backward; a tied matrix has two gradients there, and then their sum."""
-    made = step.embedding_gradient
+    made = batch.embedding_gradient
     memory.free("saved activations")
     memory.instant("root_bwd")
-    stream = step.layers[step.order[0]].stream * tokens
-    memory.alloc("activation gradients", (2 if step.leaf else 1) * stream)
-    stack.pre_embedding_backward(memory, step)
+    stream = batch.layers[batch.order[0]].stream * tokens
+    memory.alloc("activation gradients", (2 if batch.leaf else 1) * stream)
+    stack.pre_embedding_backward(memory, batch)
     memory.alloc("root gradients", made)
     memory.free("activation gradients")
-    if step.training.model.tied:
+    if batch.training.model.tied:
         memory.alloc("root gradients", made)
-    stack.end_backward(memory, step)
+    stack.end_backward(memory, batch)
 
 
-def optimizer(memory: Timeline, step: Step) -> None:
+def optimizer(memory: Timeline, batch: MicroBatch) -> None:
     """The optimizer's step: what was transient is gone, states and gradients are there."""
     for line in [*memory.held]:
-        if line not in step.resident and line not in step.persistent:
+        if line not in batch.resident and line not in batch.persistent:
             memory.free(line)
-    if step.update is not None:
+    if batch.update is not None:
         memory.free("gradients")
     memory.instant("step")
-    for line, num_bytes in (step.update or {"step temporaries": 0}).items():
+    for line, num_bytes in (batch.update or {"step temporaries": 0}).items():
         memory.alloc(line, num_bytes)

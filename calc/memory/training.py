@@ -17,8 +17,8 @@ class Training:
     step.
 
     `ep` ranks share the experts, `accumulation` micro-batches make a step, and with `lora` the
-    model is frozen in `base_dtype` and its adapters train. `micro_batch` says which of a step's is
-    looked at: first, middle or last.
+    model is frozen in `base_dtype` and its adapters train. `turn` says which of the step's
+    micro-batches is looked at: first, middle or last.
     """
 
     model: Model
@@ -28,7 +28,7 @@ class Training:
     lora: bool = False
     accumulation: int = 1
     ep: int = 1
-    micro_batch: str = "last"
+    turn: str = "last"
 
     @property
     def compute(self) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from calc.memory.timeline import Timeline
-from calc.memory.train_step import Step
+from calc.memory.train_step import MicroBatch
 from calc.memory.training import Training, packed
 from calc.models import Tensor
 from calc.stacks.collectives import Collective
@@ -81,15 +81,15 @@ class Stack(Sharding):
         """The units of what precedes the layers and of what follows them."""
         return self.unit(training, training.model.first), self.unit(training, training.model.last)
 
-    def start(self, memory: Timeline, step: Step) -> None:
+    def start(self, memory: Timeline, batch: MicroBatch) -> None:
         """Before the step: what is kept between steps, with the gradients of micro-batches that are
         not played.
         """
         for line in STATES:
-            memory.alloc(line, step.resident[line])
-        if "gradients" in step.whole:
-            memory.alloc("gradients", step.whole["gradients"])
-        for line, num_bytes in step.persistent.items():
+            memory.alloc(line, batch.resident[line])
+        if "gradients" in batch.whole:
+            memory.alloc("gradients", batch.whole["gradients"])
+        for line, num_bytes in batch.persistent.items():
             memory.alloc(line, num_bytes)
 
     def micro_batches(self, training: Training) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ class Stack(Sharding):
         """
         return ("last",)
 
-    def begin_forward(self, memory: Timeline, step: Step) -> None:
+    def begin_forward(self, memory: Timeline, batch: MicroBatch) -> None:
         """Before a micro-batch's forward."""
 
     def persistent(self, training: Training) -> dict[str, int]:
@@ -120,28 +120,28 @@ class Stack(Sharding):
     def post_forward(self, memory: Timeline, unit: Any) -> None:
         """After a layer's forward."""
 
-    def pre_head(self, memory: Timeline, step: Step) -> None:
+    def pre_head(self, memory: Timeline, batch: MicroBatch) -> None:
         """Before the forward of final norm, head and loss."""
 
-    def end_forward(self, memory: Timeline, step: Step) -> None:
+    def end_forward(self, memory: Timeline, batch: MicroBatch) -> None:
         """When the loss is there."""
-        if self.accumulates_in_place(step.training):
+        if self.accumulates_in_place(batch.training):
             memory.free("head gradient")
 
-    def pre_head_backward(self, memory: Timeline, step: Step) -> None:
+    def pre_head_backward(self, memory: Timeline, batch: MicroBatch) -> None:
         """Before the gradient of the head's weight is made."""
 
-    def post_head_backward(self, memory: Timeline, step: Step) -> None:
+    def post_head_backward(self, memory: Timeline, batch: MicroBatch) -> None:
         """When the gradients of head and final norm are there."""
-        if step.training.model.tied and self.preallocated(step.training):
+        if batch.training.model.tied and self.preallocated(batch.training):
             return  # waits for the embedding's, to be added as one
         memory.free("head gradient")
-        memory.alloc("gradients", self.head_kept(step))
+        memory.alloc("gradients", self.head_kept(batch))
 
-    def head_kept(self, step: Step) -> int:
+    def head_kept(self, batch: MicroBatch) -> int:
         """Bytes that the gradients of head and final norm add to those kept."""
-        kept: int = step.last.kept_gradients
-        return kept + step.head_gradient if step.training.model.tied else kept
+        kept: int = batch.last.kept_gradients
+        return kept + batch.head_gradient if batch.training.model.tied else kept
 
     def pre_backward(self, memory: Timeline, unit: Any, following: Any) -> None:
         """Before a layer's backward; `following` is the unit whose backward comes next."""
@@ -154,11 +154,11 @@ class Stack(Sharding):
         memory.free("layer gradients")
         memory.alloc("gradients", unit.kept_gradients)
 
-    def pre_embedding_backward(self, memory: Timeline, step: Step) -> None:
+    def pre_embedding_backward(self, memory: Timeline, batch: MicroBatch) -> None:
         """Before the embedding's backward."""
         memory.move("head gradient", "root gradients")
 
-    def end_backward(self, memory: Timeline, step: Step) -> None:
+    def end_backward(self, memory: Timeline, batch: MicroBatch) -> None:
         """When all gradients are there."""
 
     # Traffic.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calc.memory.timeline import Timeline
-from calc.memory.train_step import Step
+from calc.memory.train_step import MicroBatch
 from calc.memory.training import Training
 from calc.models import Model, Tensor
 from calc.optimizers import FLAT, Piece
@@ -95,10 +95,10 @@ class DeepSpeed(Stack):
     def pieces(self, training: Training, ranks: int) -> Iterator[list[Piece]]:
         yield [((self.cut(trainable(training.model.tensors), ranks, training.recipe),), "flat", 1)]
 
-    def pre_head_backward(self, memory: Timeline, step: Step) -> None:
-        memory.alloc("gradients being reduced", step.last.reducing)
+    def pre_head_backward(self, memory: Timeline, batch: MicroBatch) -> None:
+        memory.alloc("gradients being reduced", batch.last.reducing)
 
-    def post_head_backward(self, memory: Timeline, step: Step) -> None:
+    def post_head_backward(self, memory: Timeline, batch: MicroBatch) -> None:
         memory.free("gradients being reduced")
 
     def pre_backward(self, memory: Timeline, unit: BucketUnit, following: Any) -> None:
@@ -109,17 +109,17 @@ class DeepSpeed(Stack):
         memory.free("layer gradients")
         memory.alloc("gradients", unit.kept_gradients)
 
-    def pre_embedding_backward(self, memory: Timeline, step: Step) -> None:
+    def pre_embedding_backward(self, memory: Timeline, batch: MicroBatch) -> None:
         memory.free("head gradient")
-        memory.alloc("gradients being reduced", step.first.reducing)
+        memory.alloc("gradients being reduced", batch.first.reducing)
 
-    def wait_for_embedding(self, memory: Timeline, step: Step) -> None:
+    def wait_for_embedding(self, memory: Timeline, batch: MicroBatch) -> None:
         """A tied head's gradient waits for the embedding's where earlier micro-batches have left
         theirs.
         """
-        model = step.training.model
-        if model.tied and self.preallocated(step.training):
+        model = batch.training.model
+        if model.tied and self.preallocated(batch.training):
             memory.instant("layers_bwd")
             numel = sum(t.count * t.numel for t in trainable(model.first))
             memory.free("head gradient")
-            memory.alloc("head gradient", self.gradient_itemsize(step.training) * numel)
+            memory.alloc("head gradient", self.gradient_itemsize(batch.training) * numel)

@@ -19,7 +19,7 @@ from functools import lru_cache
 
 from calc.memory.layers import numel_of
 from calc.memory.timeline import Timeline
-from calc.memory.train_step import Step
+from calc.memory.train_step import MicroBatch
 from calc.memory.training import Training
 from calc.models import Model, Tensor
 from calc.precision import Recipe
@@ -68,23 +68,23 @@ class DeepSpeed1(DeepSpeed):
         largest = max(t.numel for t in trainable(training.model.tensors))
         return {"offload buffer": training.compute_itemsize * largest}
 
-    def pre_head_backward(self, memory: Timeline, step: Step) -> None:
-        size = step.training.compute_itemsize * self.reduce_bucket_size
+    def pre_head_backward(self, memory: Timeline, batch: MicroBatch) -> None:
+        size = batch.training.compute_itemsize * self.reduce_bucket_size
         memory.alloc("reduce bucket", 2 * size if self.overlap_comm else size)
-        DeepSpeed.pre_head_backward(self, memory, step)
+        DeepSpeed.pre_head_backward(self, memory, batch)
 
-    def post_head_backward(self, memory: Timeline, step: Step) -> None:
-        DeepSpeed.post_head_backward(self, memory, step)
-        Stack.post_head_backward(self, memory, step)
+    def post_head_backward(self, memory: Timeline, batch: MicroBatch) -> None:
+        DeepSpeed.post_head_backward(self, memory, batch)
+        Stack.post_head_backward(self, memory, batch)
 
-    def pre_embedding_backward(self, memory: Timeline, step: Step) -> None:
-        DeepSpeed.pre_embedding_backward(self, memory, step)
+    def pre_embedding_backward(self, memory: Timeline, batch: MicroBatch) -> None:
+        DeepSpeed.pre_embedding_backward(self, memory, batch)
         memory.free("activation gradients")
 
-    def end_backward(self, memory: Timeline, step: Step) -> None:
+    def end_backward(self, memory: Timeline, batch: MicroBatch) -> None:
         """All gradients are averaged into a new buffer of the partition's."""
-        memory.free("root gradients", memory.held["root gradients"] - step.embedding_gradient)
-        memory.alloc(AVERAGED, step.whole[AVERAGED])
+        memory.free("root gradients", memory.held["root gradients"] - batch.embedding_gradient)
+        memory.alloc(AVERAGED, batch.whole[AVERAGED])
 
     def whole(self, training: Training, states: ModelStates) -> dict[str, int]:
         share = self.kept_itemsize(training) * self.share(training, training.model.tensors, 1)
@@ -144,18 +144,18 @@ class DeepSpeed2(DeepSpeed1):
         """None stays where it was made: `gradients being reduced` has them."""
         return 0, 0
 
-    def post_head_backward(self, memory: Timeline, step: Step) -> None:
-        DeepSpeed.post_head_backward(self, memory, step)
-        self.wait_for_embedding(memory, step)
+    def post_head_backward(self, memory: Timeline, batch: MicroBatch) -> None:
+        DeepSpeed.post_head_backward(self, memory, batch)
+        self.wait_for_embedding(memory, batch)
 
-    def pre_embedding_backward(self, memory: Timeline, step: Step) -> None:
-        DeepSpeed.pre_embedding_backward(self, memory, step)
-        memory.alloc(BEYOND, step.whole[BEYOND])
+    def pre_embedding_backward(self, memory: Timeline, batch: MicroBatch) -> None:
+        DeepSpeed.pre_embedding_backward(self, memory, batch)
+        memory.alloc(BEYOND, batch.whole[BEYOND])
 
     def whole(self, training: Training, states: ModelStates) -> dict[str, int]:
         return DeepSpeed.whole(self, training, states) | {BEYOND: self.edges(training)}
 
-    def end_backward(self, memory: Timeline, step: Step) -> None: ...
+    def end_backward(self, memory: Timeline, batch: MicroBatch) -> None: ...
 
     def reductions(self, training: Training) -> int:
         """Every micro-batch's gradients are scattered as they are made."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from calc.memory.timeline import Timeline
-from calc.memory.train_step import Step
+from calc.memory.train_step import MicroBatch
 from calc.memory.training import Training
 from calc.models import Tensor
 from calc.precision import Recipe
@@ -76,12 +76,12 @@ class DeepSpeed3(DeepSpeed):
         gathered = min(self.gathered(training, tensors), training.compute_itemsize * live)
         return DeepSpeed.whole(self, training, states) | {GATHERED: gathered}
 
-    def begin_forward(self, memory: Timeline, step: Step) -> None:
-        memory.alloc(GATHERED, step.whole[GATHERED])
+    def begin_forward(self, memory: Timeline, batch: MicroBatch) -> None:
+        memory.alloc(GATHERED, batch.whole[GATHERED])
 
-    def post_head_backward(self, memory: Timeline, step: Step) -> None:
-        DeepSpeed.post_head_backward(self, memory, step)
-        self.wait_for_embedding(memory, step)
+    def post_head_backward(self, memory: Timeline, batch: MicroBatch) -> None:
+        DeepSpeed.post_head_backward(self, memory, batch)
+        self.wait_for_embedding(memory, batch)
 
     def update(
         self, training: Training, states: ModelStates, implementation: str

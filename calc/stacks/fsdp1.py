@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
 from calc.memory.timeline import Timeline
-from calc.memory.train_step import Step
+from calc.memory.train_step import MicroBatch
 from calc.memory.training import Training
 from calc.models import Model, Tensor
 from calc.optimizers import FLAT, Piece
@@ -77,9 +77,9 @@ class FSDP1(FSDP2):
 
     # The hooks that differ: nothing is known of its forward, and a layer has one flat gradient.
 
-    def begin_forward(self, memory: Timeline, step: Step) -> None:
-        if step.first.stays:
-            memory.alloc("gathered root", step.first.gathered)
+    def begin_forward(self, memory: Timeline, batch: MicroBatch) -> None:
+        if batch.first.stays:
+            memory.alloc("gathered root", batch.first.gathered)
 
     def pre_forward(self, memory: Timeline, unit: FsdpUnit) -> None:
         memory.free("prefetched unit")
@@ -88,22 +88,22 @@ class FSDP1(FSDP2):
     def post_forward(self, memory: Timeline, unit: FsdpUnit) -> None:
         memory.move("gathered layer", to="gathered layers" if unit.stays else "prefetched unit")
 
-    def pre_head(self, memory: Timeline, step: Step) -> None:
-        if self.apart(step.training.model):
+    def pre_head(self, memory: Timeline, batch: MicroBatch) -> None:
+        if self.apart(batch.training.model):
             memory.free("prefetched unit")
-            memory.alloc("gathered head", step.last.gathered)
+            memory.alloc("gathered head", batch.last.gathered)
 
-    def reduce_head(self, memory: Timeline, step: Step) -> None:
+    def reduce_head(self, memory: Timeline, batch: MicroBatch) -> None:
         memory.move("head gradient", to="layer gradients")
-        if step.training.micro_batch != "last":
-            self.accumulate(memory, step.last)
+        if batch.training.turn != "last":
+            self.accumulate(memory, batch.last)
         memory.free("layer gradients")
         memory.free("gathered head")
-        if step.training.micro_batch != "last":
+        if batch.training.turn != "last":
             return
-        if self.unsynced(step.training):
-            memory.free(ACCUMULATED, step.last.accumulated)
-        memory.alloc("gradients", step.last.kept_gradients)
+        if self.unsynced(batch.training):
+            memory.free(ACCUMULATED, batch.last.accumulated)
+        memory.alloc("gradients", batch.last.kept_gradients)
 
     def pre_backward(self, memory: Timeline, unit: FsdpUnit, following: FsdpUnit) -> None:
         if unit.stays:
@@ -119,7 +119,7 @@ class FSDP1(FSDP2):
     def post_backward(self, memory: Timeline, unit: FsdpUnit) -> None:
         memory.free("gathered layers" if unit.stays else "gathered layer", unit.gathered)
         memory.free("flat gradient")
-        if unit.micro_batch != "last":
+        if unit.turn != "last":
             self.accumulate(memory, unit)
             return
         memory.free("layer gradients")
@@ -127,24 +127,24 @@ class FSDP1(FSDP2):
             memory.free(ACCUMULATED, unit.accumulated)
         memory.alloc("gradients", unit.kept_gradients)
 
-    def pre_embedding_backward(self, memory: Timeline, step: Step) -> None:
-        FSDP2.pre_embedding_backward(self, memory, step)
-        if step.training.micro_batch == "last":
-            memory.alloc("reduce-scatter input", step.layers[step.order[0]].unit.reduce_input)
+    def pre_embedding_backward(self, memory: Timeline, batch: MicroBatch) -> None:
+        FSDP2.pre_embedding_backward(self, memory, batch)
+        if batch.training.turn == "last":
+            memory.alloc("reduce-scatter input", batch.layers[batch.order[0]].unit.reduce_input)
 
-    def end_backward(self, memory: Timeline, step: Step) -> None:
+    def end_backward(self, memory: Timeline, batch: MicroBatch) -> None:
         """The root's gradients, the flat one that they are copied into, and the input of its
         reduce-scatter.
         """
-        if step.training.micro_batch != "last":
-            FSDP2.end_backward(self, memory, step)
+        if batch.training.turn != "last":
+            FSDP2.end_backward(self, memory, batch)
             return
         memory.free("gathered root")
         memory.free("reduce-scatter input")
         memory.free(ACCUMULATED)
         memory.free("root gradients")
-        memory.alloc("root gradients", step.first.gradients)
-        memory.alloc("reduce-scatter input", step.first.reduce_input + step.first.gradients)
+        memory.alloc("root gradients", batch.first.gradients)
+        memory.alloc("reduce-scatter input", batch.first.reduce_input + batch.first.gradients)
 
 
 def alignment(recipe: Recipe) -> int:

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from calc.memory.layers import numel_of
 from calc.memory.timeline import Timeline
-from calc.memory.train_step import Step
+from calc.memory.train_step import MicroBatch
 from calc.memory.training import Training
 from calc.models import Model, Tensor
 from calc.optimizers import DTENSOR, Piece
@@ -109,7 +109,7 @@ class FSDP2(Stack):
 
     def accumulates_in_place(self, training: Training) -> bool:
         same = self.reduce_itemsize == training.compute_itemsize
-        return self.unsynced(training) and same and training.micro_batch != "first"
+        return self.unsynced(training) and same and training.turn != "first"
 
     def apart(self, model: Model) -> bool:
         """Whether embedding and head are units of their own."""
@@ -131,7 +131,7 @@ class FSDP2(Stack):
             kept_gradients=self.kept_gradients(training, tensors),
             itemsize=training.compute_itemsize,
             stays=not self.reshard_after_forward,
-            micro_batch=training.micro_batch,
+            turn=training.turn,
         )
 
     def ends(self, training: Training) -> tuple[FsdpUnit, FsdpUnit]:
@@ -149,11 +149,11 @@ class FSDP2(Stack):
         else:
             yield from Stack.saved_units(self, model)
 
-    def begin_forward(self, memory: Timeline, step: Step) -> None:
+    def begin_forward(self, memory: Timeline, batch: MicroBatch) -> None:
         memory.instant("fwd_layers")  # no peak elsewhere, where a forward gathers nothing
-        memory.alloc("all-gather buffer", step.first.gathered)
-        memory.alloc("gathered root", step.first.gathered)
-        if not step.first.stays:
+        memory.alloc("all-gather buffer", batch.first.gathered)
+        memory.alloc("gathered root", batch.first.gathered)
+        if not batch.first.stays:
             memory.free("gathered root")
 
     def pre_forward(self, memory: Timeline, unit: FsdpUnit) -> None:
@@ -168,44 +168,44 @@ class FSDP2(Stack):
         else:
             memory.free("gathered layer")
 
-    def pre_head(self, memory: Timeline, step: Step) -> None:
-        if self.apart(step.training.model):
+    def pre_head(self, memory: Timeline, batch: MicroBatch) -> None:
+        if self.apart(batch.training.model):
             memory.free("all-gather buffer")
-            memory.alloc("all-gather buffer", step.last.gathered)
-            memory.alloc("gathered head", step.last.gathered)
+            memory.alloc("all-gather buffer", batch.last.gathered)
+            memory.alloc("gathered head", batch.last.gathered)
 
-    def end_forward(self, memory: Timeline, step: Step) -> None:
-        Stack.end_forward(self, memory, step)
-        if self.reshard_after_forward and not self.apart(step.training.model):
+    def end_forward(self, memory: Timeline, batch: MicroBatch) -> None:
+        Stack.end_forward(self, memory, batch)
+        if self.reshard_after_forward and not self.apart(batch.training.model):
             # The last layer's buffer: no unit is copied out after it, so it waits for the backward.
             memory.move("all-gather buffer", to="prefetched unit")
         memory.free("all-gather buffer")
 
-    def post_head_backward(self, memory: Timeline, step: Step) -> None:
-        if self.apart(step.training.model):
-            self.reduce_head(memory, step)
-        elif self.accumulates_in_place(step.training) and not step.training.model.tied:
+    def post_head_backward(self, memory: Timeline, batch: MicroBatch) -> None:
+        if self.apart(batch.training.model):
+            self.reduce_head(memory, batch)
+        elif self.accumulates_in_place(batch.training) and not batch.training.model.tied:
             memory.free("head gradient")
 
-    def reduce_head(self, memory: Timeline, step: Step) -> None:
+    def reduce_head(self, memory: Timeline, batch: MicroBatch) -> None:
         """The head alone is reduced where it is a unit, and then gathered once more for the norm
         beside it.
         """
-        if step.training.micro_batch != "last":
+        if batch.training.turn != "last":
             memory.move("head gradient", to="layer gradients")
-            self.accumulate(memory, step.last)
+            self.accumulate(memory, batch.last)
             memory.free("gathered head")
             return
         memory.free("head gradient")
-        memory.alloc("gradients", step.last.kept_gradients)
-        memory.alloc("reduce-scatter input", step.last.reduce_input)
-        if not self.unsynced(step.training):
-            memory.alloc("all-gather buffer", step.last.gathered)
+        memory.alloc("gradients", batch.last.kept_gradients)
+        memory.alloc("reduce-scatter input", batch.last.reduce_input)
+        if not self.unsynced(batch.training):
+            memory.alloc("all-gather buffer", batch.last.gathered)
         memory.free("all-gather buffer")
         memory.free("reduce-scatter input")
         memory.free("gathered head")
-        if self.unsynced(step.training):
-            memory.free(ACCUMULATED, step.last.accumulated)
+        if self.unsynced(batch.training):
+            memory.free(ACCUMULATED, batch.last.accumulated)
 
     def pre_backward(self, memory: Timeline, unit: FsdpUnit, following: FsdpUnit) -> None:
         if unit.stays:
@@ -219,7 +219,7 @@ class FSDP2(Stack):
 
     def post_backward(self, memory: Timeline, unit: FsdpUnit) -> None:
         memory.free("gathered layers" if unit.stays else "gathered layer", unit.gathered)
-        if unit.micro_batch != "last":
+        if unit.turn != "last":
             self.accumulate(memory, unit)
             return
         memory.free("reduce-scatter input")  # that of the layer whose backward came before
@@ -239,39 +239,39 @@ class FSDP2(Stack):
 
     def accumulate(self, memory: Timeline, unit: FsdpUnit) -> None:
         """Without a reduction a layer's gradients wait whole, in the dtype of the reduction."""
-        if unit.micro_batch == "first":
+        if unit.turn == "first":
             memory.alloc(ACCUMULATED, unit.accumulated)
         memory.free("layer gradients")
 
-    def pre_embedding_backward(self, memory: Timeline, step: Step) -> None:
-        model = step.training.model
-        if not step.first.stays:
+    def pre_embedding_backward(self, memory: Timeline, batch: MicroBatch) -> None:
+        model = batch.training.model
+        if not batch.first.stays:
             memory.move("prefetched unit", to="gathered root")
-        if self.unsynced(step.training) and step.training.micro_batch == "last":
-            memory.free(ACCUMULATED, memory.held[ACCUMULATED] - step.first.accumulated)
+        if self.unsynced(batch.training) and batch.training.turn == "last":
+            memory.free(ACCUMULATED, memory.held[ACCUMULATED] - batch.first.accumulated)
         made = memory.held["head gradient"]
         memory.move("head gradient", to="root gradients")
         if model.tied:
-            memory.alloc("root gradients", step.first.gradients - made)
-        elif not self.accumulates_in_place(step.training):
-            memory.alloc("root gradients", step.first.gradients - made - step.embedding_gradient)
+            memory.alloc("root gradients", batch.first.gradients - made)
+        elif not self.accumulates_in_place(batch.training):
+            memory.alloc("root gradients", batch.first.gradients - made - batch.embedding_gradient)
 
-    def end_backward(self, memory: Timeline, step: Step) -> None:
-        held, embedding = memory.held, 0 if step.training.model.tied else step.embedding_gradient
+    def end_backward(self, memory: Timeline, batch: MicroBatch) -> None:
+        held, embedding = memory.held, 0 if batch.training.model.tied else batch.embedding_gradient
         memory.free("gathered root")
         memory.free("reduce-scatter input")
-        if step.training.micro_batch != "last":
-            memory.free("root gradients", held["root gradients"] - step.embedding_gradient)
-            self.accumulate(memory, step.first)
+        if batch.training.turn != "last":
+            memory.free("root gradients", held["root gradients"] - batch.embedding_gradient)
+            self.accumulate(memory, batch.first)
             memory.free("root gradients")
             return
-        left = embedding if self.unsynced(step.training) else step.first.gradients
+        left = embedding if self.unsynced(batch.training) else batch.first.gradients
         memory.free("root gradients", held["root gradients"] - left)
-        memory.alloc("reduce-scatter input", step.first.reduce_input)
+        memory.alloc("reduce-scatter input", batch.first.reduce_input)
         memory.free("root gradients", left - embedding)
         memory.free(ACCUMULATED)
         # It becomes the root's gradients, which the optimizer's step counts with all others.
-        memory.alloc("reduce-scatter output", step.first.reduce_output)
+        memory.alloc("reduce-scatter output", batch.first.reduce_output)
 
     # Traffic.
 

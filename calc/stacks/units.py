@@ -29,8 +29,8 @@ class FsdpUnit:
     `gathered` whole in the compute dtype, `gradients` as the backward makes them, `accumulated`
     those in the dtype of the reduction, `reduce_input` and `reduce_output` the reduce-scatter's
     buffers, `kept_gradients` one rank's shard. `itemsize` is that of a gradient as it is made,
-    `stays` says that it is gathered from its forward to its backward. `micro_batch` is the one
-    looked at: all but the last leave their gradients whole.
+    `stays` says that it is gathered from its forward to its backward. `turn` is the
+    micro-batch's: all but the last leave their gradients whole.
     """
 
     gathered: int
@@ -41,4 +41,4 @@ class FsdpUnit:
     kept_gradients: int
     itemsize: int
     stays: bool
-    micro_batch: str
+    turn: str
