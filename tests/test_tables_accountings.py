@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from calc.models import load
 from calc.optimizers import get_optimizer
 from calc.precision import RECIPES
 from calc.tables import accountings
-from calc.units import records
 
 LLAMA = load("llama-3.3-70b")
+PAGES = Path(__file__).parents[1] / "docs/how-it-works"
+
+
+def beside(name: str) -> list[dict[str, str]]:
+    """Rows that stand beside the page that shows them."""
+    found: list[dict[str, str]] = json.loads((PAGES / f"{name}.json").read_text("utf-8"))
+    return found
 
 
 def cells(table: str) -> list[list[str]]:
@@ -18,7 +27,7 @@ def cells(table: str) -> list[list[str]]:
 
 
 def test_the_accountings_are_the_seven_sums_in_order() -> None:
-    rows = cells(accountings.accountings_table())
+    rows = cells(accountings.accountings_table(beside("accountings")))
     totals = [int(row[0].strip("* ")) for row in rows]
     assert totals == sorted(totals)
     assert sorted(set(totals)) == [6, 8, 10, 12, 16, 18, 20]
@@ -27,7 +36,8 @@ def test_the_accountings_are_the_seven_sums_in_order() -> None:
 
 
 def test_each_set_up_names_a_recipe_and_says_yes_where_that_has_a_master() -> None:
-    for record, row in zip(records("set-ups"), cells(accountings.set_ups_table()), strict=True):
+    set_ups = beside("set-ups")
+    for record, row in zip(set_ups, cells(accountings.set_ups_table(set_ups)), strict=True):
         recipe = RECIPES[record["recipe"]]
         sizes = sum(recipe.itemsize(line) for line in ("weights", "master", "gradients"))
         assert int(row[-2]) == sizes + get_optimizer("adamw").nominal_bytes(recipe.state_dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from calc.audit.ledgers import ledgers
@@ -14,16 +14,19 @@ from calc.precision import RECIPES, get_recipe
 from calc.stacks import STRATEGIES, ModelStates, get_strategy
 from calc.tables.memory import undivided
 from calc.tables.text import LINES, TITLES, markdown, number, per_param, short, size
-from calc.units import ceil_div, decimal, records
+from calc.units import ceil_div, decimal
 
 _ADAMW = OPTIMIZERS["adamw"]
 _HEADS = tuple(f">{TITLES[line]}" for line in LINES)
 
 
-def accountings_table() -> str:
-    """Who counts how many bytes per parameter, with which parts."""
+def accountings_table(accountings: Iterable[Mapping[str, str]]) -> str:
+    """Who counts how many bytes per parameter, with which parts.
+
+    An accounting has its `ledger`, its `optimizer` and `counted_by`.
+    """
     rows = []
-    for record in records("accountings"):
+    for record in accountings:
         setup = {"model": "1B", "strategy": "single", "optimizer": record["optimizer"]}
         parts = ledgers()[record["ledger"]].amounts(setup)
         cells = [int(parts.get(line, 0) / 10**9) for line in LINES]
@@ -31,13 +34,13 @@ def accountings_table() -> str:
     return markdown([">Bytes", *_HEADS, "Counted or kept by"], rows)
 
 
-def set_ups_table() -> str:
-    """Whether each common set-up keeps a master copy, by which flag, and its bytes.
+def set_ups_table(set_ups: Iterable[Mapping[str, str]]) -> str:
+    """Whether each of `set_ups` keeps a master copy, by which flag, and its bytes.
 
-    Source: that of its record, or where it has none that of its recipe.
+    It has a name as `set_up`, `flag`, `master` and `recipe`. Source: its own, or else its recipe's.
     """
     rows = []
-    for record in records("set-ups"):
+    for record in set_ups:
         recipe = RECIPES[record["recipe"]]
         total = sum(copy.itemsize for copy in recipe.copies) + _ADAMW.nominal_bytes(
             recipe.state_dtype

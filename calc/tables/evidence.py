@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 from calc.audit.claims import VERDICTS, Claim, Judgement, Way, judgements
@@ -221,11 +221,14 @@ def calculators_bars() -> str:
     return bars(rows, 2 * _PARAMS, "16 bytes per parameter, over eight", title, f"Per GPU: {told}.")
 
 
-def differences_table() -> str:
-    """Each reason why they differ, with the least and the most that it is worth per GPU."""
+def differences_table(differences: Iterable[Mapping[str, str]]) -> str:
+    """Each of `differences`, with the least and the most that it is worth per GPU.
+
+    It has the `column` that it sums, a `title` and its `reason`.
+    """
     found = [_sums(parts) for _, _, parts in _calculators()]
     rows = []
-    for record in records("differences"):
+    for record in differences:
         amounts = sorted(sums[record["column"]] for sums in found)
         least = size(amounts[0]) if amounts[0] else "nothing"
         rows.append([record["title"], least, size(amounts[-1]), record["reason"]])
