@@ -6,6 +6,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from enum import Enum
 from types import ModuleType
 
 
@@ -38,8 +39,10 @@ def _public(module: ModuleType) -> Iterator[tuple[str, object]]:
 def _signature(title: str, member: object) -> str:
     """As it is called, one argument a line where they do not fit into one."""
     target = inspect.unwrap(member)  # type: ignore[arg-type]
-    if inspect.isclass(target) and issubclass(target, Exception):
-        return f"```python\nclass {title}({', '.join(base.__name__ for base in target.__bases__)})\n```"
+    if inspect.isclass(target) and issubclass(target, (Exception, Enum)):  # called as their bases are
+        members = "".join(f"\n    {each.name} = {each.value!r}" for each in target) if issubclass(target, Enum) else ""
+        bases = ", ".join(base.__name__ for base in target.__bases__)
+        return f"```python\nclass {title}({bases}){':' if members else ''}{members}\n```"
     found = inspect.signature(target)
     # Annotations are text here, which is shown without its quotes.
     arguments = [re.sub(r": '([^']*)'", r": \1", str(argument)) for argument in found.parameters.values()]
