@@ -94,6 +94,22 @@ def test_the_largest_that_fits_is_the_last_that_fits(field: str, settings: dict[
     assert largest(run, get("t4"), field) == 0
 
 
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        ("llama-3.1-8b", {"attention": "eager"}),  # its scores grow with the square of the sequence
+        ("gemma-2-2b", {"attention": "eager", "checkpointing": "none"}),
+        ("gemma-2-2b", {}),  # beyond its window the peak has another slope
+    ],
+)
+def test_the_longest_sequence_is_found_where_the_peak_is_no_straight_line(model: str, settings: dict[str, str]) -> None:
+    run, gpu = Job.of(model=load(model), world_size=8, strategy="fsdp2", **settings), get("h100-sxm5-80gb")
+    most = largest(run, gpu, "seq_len")
+    assert most > 1
+    assert verdict(estimate(run.but(seq_len=most)), gpu) == "fits"
+    assert verdict(estimate(run.but(seq_len=most + 1)), gpu) != "fits"
+
+
 def test_a_count_is_not_given_where_it_is_what_is_asked_for() -> None:
     with pytest.raises(InputError, match="fit finds the number of GPUs for strategy 'zero3'; --gpus goes with"):
         answer(["fit", "llama-3.1-8b", "--gpus", "4"])
