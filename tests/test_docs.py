@@ -91,7 +91,7 @@ def test_bad_fences_are_refused(tmp_path):
     [
         ('python exec="1"\n1 / 0', "ZeroDivisionError"),
         ('python exec="1"\nimport sys\nsys.stdout.write("x")', "missing from the page: 'x'"),
-        ("python\nassert 1 == 2, 'no'", "no"),
+        ("python\nassert 1 == 2, 'one is not two'", "one is not two"),
         ("python\nimport torch\n)", "unmatched"),
         ("console\n$ python -m calc params 70B\n71B", "and not"),
         ("console\n$ ls", "only commands of calc"),

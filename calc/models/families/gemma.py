@@ -34,16 +34,19 @@ def operations(layer: Layer) -> Ops:
     yield layer.norm("post_feedforward_layernorm")
 
 
+#: What both config classes fill in.
+DEFAULTS = {
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "attention_bias": False,
+    "tie_word_embeddings": True,
+    "layer_types": None,
+}
+
 register(
     Family(
         model_type="gemma2",
-        defaults={
-            "num_key_value_heads": 4,
-            "head_dim": 256,
-            "attention_bias": False,
-            "tie_word_embeddings": True,
-            "layer_types": None,
-        },
+        defaults=DEFAULTS,
         heads_divide=True,
         attentions=listed_or_every(2),
         activation="geglu",
@@ -58,11 +61,7 @@ register(
     Family(
         model_type="gemma3_text",
         defaults={
-            "num_key_value_heads": 4,
-            "head_dim": 256,
-            "attention_bias": False,
-            "tie_word_embeddings": True,
-            "layer_types": None,
+            **DEFAULTS,
             "sliding_window_pattern": 6,
             "vocab_size": 262208,
             "num_attention_heads": 8,
